@@ -73,7 +73,7 @@ type storedCounts func(group, resource, namespace string) (objects, bytes int64)
 // A flowControl implements API Priority and Fairness for one server.
 type flowControl struct {
 	dispatcher *flowcontrol.Dispatcher
-	auto       *flowcontrol.Auto // nil if the number of seats is fixed
+	auto       *flowcontrol.SeatTuner // nil if the number of seats is fixed
 	stored     storedCounts
 	watchers   flowcontrol.WatcherCounts
 }
@@ -84,7 +84,7 @@ type flowControl struct {
 func newFlowControl(seats int, timeout time.Duration, counts storedCounts) *flowControl {
 	fc := &flowControl{stored: counts}
 	if seats == options.AutoSeats {
-		fc.dispatcher, fc.auto = flowcontrol.NewAuto(timeout)
+		fc.dispatcher, fc.auto = flowcontrol.NewAutoDispatcher(timeout)
 	} else {
 		fc.dispatcher = flowcontrol.NewDispatcher(seats, timeout)
 	}
@@ -120,7 +120,7 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 				http.StatusInternalServerError)
 			return
 		}
-		if rec.Info.Verb != "watch" && request.LongRunning(&rec.Info) {
+		if rec.Info.Verb != "watch" && request.IsLongRunning(&rec.Info) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -146,11 +146,11 @@ func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, rec *reques
 	next http.Handler) {
 	loan := &lending.Loan{Ticket: t}
 	r.Body, w = loan.Body(r.Body), loan.Writer(w)
-	if t.Digest.Verb != "watch" && !rec.Follows {
+	if t.Digest.Verb != "watch" && !rec.Streaming {
 		next.ServeHTTP(w, r)
 		if fc.auto != nil {
 			waited := rec.HookWait.Total() + loan.Waited
-			fc.auto.Done(t, workClass(rec, t.Plain()), time.Since(t.Started), rec.CommitWait.Total(), waited)
+			fc.auto.Done(t, workClass(rec, t.UncorrectedSeats()), time.Since(t.Started), rec.CommitWait.Total(), waited)
 		}
 		return
 	}
@@ -195,8 +195,8 @@ func refuseBusy(w http.ResponseWriter, retryAfter int) {
 
 func digestOf(rec *request.Request) flowcontrol.Digest {
 	info, path := &rec.Info, rec.Info.Path
-	if rec.At != "" {
-		path = history.PathThen + rec.At + path
+	if rec.Moment != "" {
+		path = history.PathAt + rec.Moment + path
 	}
 	return flowcontrol.Digest{User: rec.User.Name, Groups: rec.User.Groups, ResourceRequest: info.ResourceRequest,
 		Verb: info.Verb, Path: path, Group: info.Group, Version: info.Version, Namespace: info.Namespace,
@@ -213,7 +213,7 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 		if request.IsMutating(&rec.Info) {
 			kind = seats[1]
 		}
-		if cap(kind) == 0 || rec.Follows || request.LongRunning(&rec.Info) {
+		if cap(kind) == 0 || rec.Streaming || request.IsLongRunning(&rec.Info) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -262,20 +262,20 @@ func (fc *flowControl) learn(rec *request.Request, est *flowcontrol.Estimate) {
 	if list {
 		plain = est.InitialSeats
 	}
-	fc.auto.Learn(workClass(rec, plain), list, est)
+	fc.auto.CorrectEstimate(workClass(rec, plain), list, est)
 }
 
 // workClass returns the class of requests whose running times are learned together.
 func workClass(rec *request.Request, seats int) uint64 {
 	info := &rec.Info
-	return flowcontrol.WorkClass(seats, info.Namespace != "", rec.At != "", info.Verb, info.Group, info.Resource,
+	return flowcontrol.WorkClass(seats, info.Namespace != "", rec.Moment != "", info.Verb, info.Group, info.Resource,
 		info.Subresource)
 }
 
 // listSeats estimates the seats of a LIST or WATCH from the number and the bytes of the stored
 // objects. most is the upper limit for corrections.
 func (fc *flowControl) listSeats(rec *request.Request) (seats, most int) {
-	info, then := &rec.Info, rec.At != ""
+	info, then := &rec.Info, rec.Moment != ""
 	options, err := info.ListOptions()
 	if err != nil { // the request is rejected later
 		return maxListSeats, maxListSeats
@@ -352,10 +352,11 @@ func (fc *flowControl) followMachine(st *store.Store, log zerolog.Logger) {
 		stats := st.Stats()
 		return store.CommitBounds[:], stats.CommitBuckets[:]
 	}
-	fc.auto.Changed = func(from, to int, state autoseats.State) {
+	fc.auto.OnChange = func(from, to int, state autoseats.State) {
 		log.Info().Int("from", from).Int("to", to).
 			Float64("goodput", state.Goodput).Float64("efficiency", state.Efficiency).
-			Dur("runDelay", state.RunDelay).Msg("flow control: seats follow what the machine carries")
+			Stringer("run_delay", state.RunDelay).
+			Msg("flow control: adapted the number of seats to the capacity of the machine")
 	}
 }
 

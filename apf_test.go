@@ -47,7 +47,7 @@ func flowFront(next http.Handler) http.Handler {
 		}
 		part = append(part, "", "", "", "", "")
 		resource, subresource, _ := strings.Cut(part[2], ".")
-		rec := &request.Request{Received: time.Now(), Follows: part[1] == "watch", User: request.User{Name: part[0], Groups: []string{"system:authenticated"}},
+		rec := &request.Request{Received: time.Now(), Streaming: part[1] == "watch", User: request.User{Name: part[0], Groups: []string{"system:authenticated"}},
 			Info: request.Info{ResourceRequest: resource != "", Verb: part[1], Version: "v1", Resource: resource, Subresource: subresource,
 				Namespace: part[3], Name: part[4], Path: r.URL.Path}}
 		if part[0] == "admin" {
@@ -638,7 +638,7 @@ func TestThePastIsClassifiedLikeThePresent(t *testing.T) {
 		if got := schema(c.path, c.who); got != c.now {
 			t.Errorf("%s: %s", c.path, got)
 		}
-		if got := schema(history.PathThen+"5"+c.path, c.who); got != c.then {
+		if got := schema(history.PathAt+"5"+c.path, c.who); got != c.then {
 			t.Errorf("%s in the past: %s, want %s", c.path, got, c.then)
 		}
 	}
@@ -649,7 +649,7 @@ func TestThePastIsClassifiedLikeThePresent(t *testing.T) {
 		return 1000, 10_000_000
 	}}
 	for path, want := range map[string]int{"/api/v1/configmaps": 100, "/api/v1/configmaps?resourceVersion=0": 100, "/api/v1/configmaps?limit=20": 2, "/api/v1/gone": 10, "/api/v1/namespaces/x/configmaps/m": 1} {
-		if got := fc.estimate(&request.Request{At: "5", Info: recordOf("GET", path).Info}).InitialSeats; got != want {
+		if got := fc.estimate(&request.Request{Moment: "5", Info: recordOf("GET", path).Info}).InitialSeats; got != want {
 			t.Errorf("%s: %d seats, want %d", path, got, want)
 		}
 	}
@@ -679,7 +679,7 @@ func TestServerThatFindsItsSeats(t *testing.T) {
 		s.want(200, "GET", maps, "", as...)
 	}
 	info := request.Parse(httptest.NewRequest("POST", maps, nil))
-	if est := s.fc.estimate(&request.Request{Info: info}); est.InitialSeats != 1 || est.Likely < delay {
+	if est := s.fc.estimate(&request.Request{Info: info}); est.InitialSeats != 1 || est.ExpectedDuration < delay {
 		t.Errorf("a create that took more than %v is estimated at %+v", delay, est)
 	}
 	if seats := metricValue(s, "apilet_flowcontrol_auto_seats"); seats < 1 {
@@ -930,7 +930,7 @@ func TestLargeAnswersHaveOneBound(t *testing.T) {
 		"PATCH /api/v1/namespaces/default/podtemplates/big patch",
 		"PATCH /api/v1/namespaces/default/podtemplates/big?dryRun=All patch",
 	} {
-		if testing.Short() && i%4 != 0 {
+		if i%apitest.Every(4) != 0 {
 			continue
 		}
 		t.Run(route, func(t *testing.T) {

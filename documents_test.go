@@ -54,7 +54,7 @@ import (
 //   - white space counts as one blank, so that long lines may be broken,
 //   - three dots stand for anything.
 //
-// A section that builds another program runs only if APILET_DOCUMENTS is set. With -short only the sections of README.md run.
+// The short form of the tests runs only the sections of README.md that build no other program.
 //
 // A block that wants a program which this machine does not have (kubectl, curl, jq, openssl, unshare) is left out with a word, and so is the rest of its section.
 
@@ -79,7 +79,7 @@ func TestDocumentsDoWhatTheySay(t *testing.T) {
 	}
 	for _, doc := range chapters(t) {
 		for _, part := range doc.sections {
-			if testing.Short() && doc.name != "README.md" || part.builds() && os.Getenv("APILET_DOCUMENTS") == "" {
+			if !apitest.Long() && (doc.name != "README.md" || part.builds()) {
 				continue
 			}
 			if slices.ContainsFunc(part.blocks, block.runs) {
@@ -503,6 +503,7 @@ var masks = []struct {
 	{regexp.MustCompile(`X509SHA256=[0-9a-f]+`), "SHA"},
 	{regexp.MustCompile(`revision=\d+|"resourceVersion":\s?"\d+"`), "REVISION"},
 	{regexp.MustCompile(`data=\S+`), "DATA"},
+	{regexp.MustCompile(`page=\S+`), ""}, // documents may omit the address of the page
 	{regexp.MustCompile(`(localhost|127\.0\.0\.1):\d+`), "ADDRESS"},
 	{regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+\b`), "IP"},
 	{regexp.MustCompile(`kubectl/v\S+ \(\S+\)( kubernetes/\w+)?`), "KUBECTL"},
@@ -540,6 +541,7 @@ func TestTranscriptsAreCompared(t *testing.T) {
 		{"one two three four", "one\n  ... four\n", true},
 		{"one two three five", "one\n  ... four\n", false},
 		{"INF serving data=/tmp/x revision=3 url=http://127.0.0.1:3456", "INF serving data=apilet.db revision=69 url=http://127.0.0.1:8080", true},
+		{"INF serving data=a page=http://127.0.0.1:3456/debug/ui/ revision=3", "INF serving data=b revision=69", true},
 		{"10.96.3.4 80/TCP", "10.96.0.1 81/TCP", false},
 	} {
 		if sameOutput(c.got, c.want) != c.same {
@@ -618,6 +620,7 @@ func fileExists(files []string, name string) bool {
 	if strings.HasPrefix(name, "internal/") && !slices.ContainsFunc(files, func(file string) bool { return strings.HasPrefix(file, "internal/") }) {
 		return true // the rooms are not there yet
 	}
+	name = strings.TrimPrefix(name, "../") // from docs to the root
 	return slices.ContainsFunc(files, func(file string) bool {
 		whole, _ := filepath.Match(name, file)
 		last, _ := filepath.Match(name, filepath.Base(file))
@@ -655,34 +658,39 @@ func checkTestPatterns(t *testing.T, where, command string, tests []string) {
 	}
 }
 
-// TestRoomsAreAsDrawn compares the table of docs/rooms.md with the packages and what they import of each other: a new edge is a decision,
-// and the table is where it is taken.
+// TestRoomsAreAsDrawn compares the packages and their imports with testdata/imports.txt, and the packages with docs/rooms.md, which describes each
+// of them.
 func TestRoomsAreAsDrawn(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("docs/rooms.md")
-	if err != nil {
-		t.Fatal(err)
+	allowed, described := map[string]string{}, map[string]bool{}
+	for _, row := range regexp.MustCompile(`(?m)^([a-z0-9/]+):(.*)$`).FindAllSubmatch(apitest.ReadFile(t, "testdata/imports.txt"), -1) {
+		allowed[string(row[1])] = strings.TrimSpace(string(row[2]))
 	}
-	_, table, _ := strings.Cut(string(text), "## The rooms")
-	table, _, _ = strings.Cut(table, "\n## ")
-	drawn := map[string]string{}
-	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z0-9/]+) \|.*\|([a-z0-9/, ]*)\|$`).FindAllStringSubmatch(table, -1) {
-		if row[1] != "package" {
-			drawn[row[1]] = strings.TrimSpace(row[2])
-		}
+	_, text, _ := strings.Cut(string(apitest.ReadFile(t, "docs/rooms.md")), "\n## Packages under internal/")
+	text, _, _ = strings.Cut(text, "\n## ")
+	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z0-9/]+) \| \w`).FindAllStringSubmatch(text, -1) {
+		described[row[1]] = row[1] != "package"
 	}
-	there := ourImports(t)
-	if len(there) == 0 {
+	existing := ourImports(t)
+	if len(existing) == 0 {
 		t.Fatal("there are no packages")
 	}
-	for room, imports := range there {
-		if want, ok := drawn[room]; !ok || want != imports {
-			t.Errorf("docs/rooms.md has for %s the imports %q; they are %q", room, want, imports)
+	for name, imports := range existing {
+		if want, ok := allowed[name]; !ok || want != imports {
+			t.Errorf("testdata/imports.txt should have the line\n%s: %s\nif this is intended; it has %q", name, imports, want)
+		}
+		if !described[name] {
+			t.Errorf("docs/rooms.md does not describe the package %s", name)
 		}
 	}
-	for room := range drawn {
-		if _, ok := there[room]; !ok {
-			t.Errorf("docs/rooms.md has the package %s, which is not there", room)
+	for name := range allowed {
+		if _, ok := existing[name]; !ok {
+			t.Errorf("testdata/imports.txt has the package %s, which does not exist", name)
+		}
+	}
+	for name, isPackage := range described {
+		if _, ok := existing[name]; isPackage && !ok {
+			t.Errorf("docs/rooms.md describes the package %s, which does not exist", name)
 		}
 	}
 }
@@ -749,7 +757,7 @@ var foreignNames = strings.Fields(`AllowUnsafeMalformedObjectDeletion DecryptReq
 	rbacAuthorization readTheLogFrom structType tokenRequest validateVolumeSource validateX`)
 
 // TestEssaysNameWhatIsThere: a name of several words in a comment (fillLocked, ErrDamaged) is one of Go's or of Kubernetes' that our code or
-// its tests know, [Name] and [Type.Method] are declared in the package, and so is what docs/rooms.md finds worth finding in a room.
+// its tests know, [Name] and [Type.Method] are declared in the package.
 func TestEssaysNameWhatIsThere(t *testing.T) {
 	t.Parallel()
 	source := readNames(t)
@@ -765,17 +773,6 @@ func TestEssaysNameWhatIsThere(t *testing.T) {
 		for _, found := range link.FindAllStringSubmatch(c.text, -1) {
 			if !source.declared[filepath.ToSlash(filepath.Dir(c.path))][found[1]] {
 				t.Errorf("%s: a comment links to [%s], which the package does not have", c.path, found[1])
-			}
-		}
-	}
-	text, err := os.ReadFile("docs/rooms.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z/]+) \|[^|]*\|([^|]*)\|[a-z/, ]*\|$`).FindAllStringSubmatch(string(text), -1) {
-		for _, found := range regexp.MustCompile("`([\\w.]+)`").FindAllStringSubmatch(row[2], -1) {
-			if there := source.declared["internal/"+row[1]]; !there[found[1]] && !there["."+found[1]] {
-				t.Errorf("docs/rooms.md finds %s worth finding in %s, which does not have it", found[1], row[1])
 			}
 		}
 	}
@@ -1232,6 +1229,93 @@ func TestAlarmsAreExplained(t *testing.T) {
 	}
 }
 
+// ---- docs/commands.md ----
+
+var updateDocuments = flag.Bool("update", false, "write the generated tables of docs/commands.md")
+
+// generatedMark begins a generated table in docs/commands.md.
+const generatedMark = "<!-- generated by go test -run TestCommandTables . -update -->\n"
+
+// TestCommandTables compares the tables of docs/commands.md with the commands and flags of --help.
+func TestCommandTables(t *testing.T) {
+	t.Parallel()
+	const name = "docs/commands.md"
+	parts := strings.Split(string(apitest.ReadFile(t, name)), generatedMark)
+	tables := []string{commandTable(t), flagTable()}
+	if len(parts) != len(tables)+1 {
+		t.Fatalf("%s has %d generated tables, want %d", name, len(parts)-1, len(tables))
+	}
+	text := parts[0]
+	for i, part := range parts[1:] {
+		rest := strings.TrimLeft(part, "\n")
+		if strings.HasPrefix(rest, "|") {
+			old, after, _ := strings.Cut(rest, "\n\n")
+			if old+"\n" != tables[i] && !*updateDocuments {
+				t.Errorf("%s has an outdated table:\n%s\nwant\n%s", name, old, tables[i])
+			}
+			rest = after
+		} else if !*updateDocuments {
+			t.Errorf("%s: a generated table is missing", name)
+		}
+		text += generatedMark + "\n" + tables[i] + "\n" + rest
+	}
+	if *updateDocuments {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// commandTable returns a Markdown table of the commands that `apilet help` lists.
+func commandTable(t *testing.T) string {
+	t.Helper()
+	help := func(args ...string) string {
+		var out strings.Builder
+		if code := program().Run(append([]string{"help"}, args...), &out, &out); code != 0 {
+			t.Fatal(args, out.String())
+		}
+		return out.String()
+	}
+	_, list, _ := strings.Cut(help(), "\nCommands:\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	table := "| command | purpose | flags |\n| --- | --- | --- |\n"
+	for line := range strings.Lines(list) {
+		name, purpose, _ := strings.Cut(strings.TrimSpace(line), " ")
+		usage, flags := "apilet [FLAGS]", "[below](#flags-of-the-server)"
+		if name != "(none)" {
+			own := help(name)
+			_, usage, _ = strings.Cut(own, "\nUsage:\n  ")
+			usage, _, _ = strings.Cut(usage, "\n")
+			flags = strings.Join(regexp.MustCompile(`(?m)^  --?[\w-]+`).FindAllString(own, -1), "")
+			flags = strings.TrimSpace(regexp.MustCompile(` +(\S+)`).ReplaceAllString(flags, " `$1`"))
+		}
+		table += tableRow("`"+usage+"`", strings.TrimSpace(purpose), flags)
+	}
+	return table
+}
+
+// flagTable returns a Markdown table of the flags of the server, by group.
+func flagTable() string {
+	table := "| group | flags |\n| --- | --- |\n"
+	for _, group := range (&config{}).Groups() {
+		set := flag.NewFlagSet("", flag.ContinueOnError)
+		group.Define(set)
+		var names []string
+		set.VisitAll(func(f *flag.Flag) {
+			names = append(names, "`"+strings.Repeat("-", min(2, len(f.Name)))+f.Name+"`")
+		})
+		table += tableRow(group.Title, strings.Join(names, " "))
+	}
+	return table
+}
+
+func tableRow(cells ...string) string {
+	for i, cell := range cells {
+		cells[i] = strings.ReplaceAll(cell, "|", `\|`)
+	}
+	return "| " + strings.Join(cells, " | ") + " |\n"
+}
+
 // ---- The tree ----
 
 // topLevel parses the files of this folder that are no tests, by name.
@@ -1281,7 +1365,11 @@ func TestNoTwoFilesUseEachOther(t *testing.T) {
 	}
 }
 
-// zerolog writes a duration as a number of milliseconds, without a unit.
+// loggedDuration matches zerolog's methods for durations, also at the beginning of a line.
+var loggedDuration = regexp.MustCompile(`\bDurs?\("`)
+
+// TestLogLinesHaveDurationsWithUnits finds durations that zerolog writes as milliseconds without a
+// unit.
 func TestLogLinesHaveDurationsWithUnits(t *testing.T) {
 	t.Parallel()
 	files := 0
@@ -1292,7 +1380,7 @@ func TestLogLinesHaveDurationsWithUnits(t *testing.T) {
 		text, err := os.ReadFile(name)
 		files++
 		for i, line := range strings.Split(string(text), "\n") {
-			if strings.Contains(line, `.Dur("`) || strings.Contains(line, `.Durs("`) {
+			if loggedDuration.MatchString(line) {
 				t.Errorf("%s:%d: log a duration with Stringer: %s", name, i+1, strings.TrimSpace(line))
 			}
 		}

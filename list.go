@@ -69,8 +69,8 @@ const revisionPatience = 3 * time.Second
 type readHandler struct {
 	*scan.Source
 	tokens  *continuetoken.Codec
-	storage func() error  // returns why the storage is unavailable, if it is; nil when reading the past
-	past    history.Reach // decides which revisions a user may see
+	storage func() error       // returns why the storage is unavailable, if it is; nil when reading the past
+	past    history.Visibility // decides which revisions a user may see
 }
 
 // asOf returns a copy of rd that reads at revision rev.
@@ -99,10 +99,10 @@ func (rd *readHandler) get(w http.ResponseWriter, r *http.Request, req *request.
 	}
 	info := &req.Info
 	key := res.Key(res.Scope(info.Namespace), info.Name)
-	rec, err := rd.Get(r.Context(), w, key, func(stored int) int { return v.Weight(r, stored) })
+	rec, err := rd.Get(r.Context(), w, key, func(stored int) int { return v.EstimateSize(r, stored) })
 	if err == nil {
-		if err = res.Readable(rec.JSON); err != nil {
-			rd.Unreadable.Note(&rec, err)
+		if err = res.CheckReadable(rec.JSON); err != nil {
+			rd.Corrupt.Add(&rec, err)
 		}
 	}
 	if err != nil {
@@ -126,7 +126,7 @@ func (rd *readHandler) lowerBound(ctx context.Context, rv, what string) (int64, 
 	if err != nil {
 		text := field.Invalid(field.NewPath("resourceVersion"), rv, err.Error()).Error()
 		if what == "" {
-			return 0, apierror.Unexplained(text)
+			return 0, apierror.InternalWithoutReason(text)
 		}
 		return 0, apierrors.NewBadRequest(what + text)
 	}
@@ -136,7 +136,7 @@ func (rd *readHandler) lowerBound(ctx context.Context, rv, what string) (int64, 
 	if n <= uint64(rd.Store.Revision()) {
 		return int64(n), nil
 	}
-	if err := rd.Store.Upcoming(ctx, n, revisionPatience); err != nil {
+	if err := rd.Store.WaitUpcoming(ctx, n, revisionPatience); err != nil {
 		return 0, rd.tooLarge(rv)
 	}
 	return int64(n), nil
@@ -188,7 +188,7 @@ func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
 		AllowWatchBookmarks: options.AllowWatchBookmarks, SendInitialEvents: options.SendInitialEvents,
 		TimeoutSeconds: options.TimeoutSeconds,
 	}}
-	terms, err := selector.Read(options.LabelSelector, options.FieldSelector)
+	terms, err := selector.Parse(options.LabelSelector, options.FieldSelector)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +198,7 @@ func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
 		utilfeature.DefaultFeatureGate.Enabled(features.WatchList)); len(errs) > 0 {
 		return nil, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
-	q.match, err = terms.For(res, info)
+	q.match, err = terms.Compile(res, info)
 	return q, err
 }
 
@@ -245,7 +245,7 @@ func (rd *readHandler) resume(ctx context.Context, q *query) (position, error) {
 			return position{}, err
 		}
 		// Another server on the same cluster may be ahead.
-	} else if ours && rd.Store.Upcoming(ctx, uint64(token.Rev), revisionPatience) != nil {
+	} else if ours && rd.Store.WaitUpcoming(ctx, uint64(token.Rev), revisionPatience) != nil {
 		return position{}, rd.tooLarge(strconv.FormatInt(token.Rev, 10))
 	}
 	pos := position{rev: token.Rev, start: q.match.Prefix + token.Start, remaining: token.Remaining, token: token}
@@ -355,7 +355,7 @@ func (l *lister) start(ctx context.Context) (meta response.ListMeta, err error) 
 	switch {
 	case l.q.Limit > 0:
 		err = l.limit(ctx, &meta)
-	case l.v.Measured():
+	case l.v.HasListLength():
 		_, err = l.findEnd(ctx)
 	}
 	l.release()
@@ -378,7 +378,7 @@ func (l *lister) limit(ctx context.Context, meta *response.ListMeta) error {
 	st, m := l.rd.Store, &l.q.match
 	token := continuetoken.Token{Rev: l.rev, Start: strings.TrimPrefix(page.end, m.Prefix), Remaining: -1,
 		Lineage: continuetoken.LineageOf(st)}
-	if m.Everything() {
+	if m.MatchesAll() {
 		left, err := l.remaining(&page)
 		if err != nil {
 			return err
@@ -428,7 +428,7 @@ func (l *lister) collect(ctx context.Context, room int) error {
 func (l *lister) findEnd(ctx context.Context) (page walk, err error) {
 	resume := l.walk
 	defer func() { l.walk = resume }()
-	measured := l.v.Measured()
+	measured := l.v.HasListLength()
 	for !l.done && err == nil {
 		err = l.scan.Read(ctx, l.span(), func(c *store.Chunk) error {
 			if err := l.step(ctx, c, measured); err != nil || !measured {
@@ -443,8 +443,8 @@ func (l *lister) findEnd(ctx context.Context) (page walk, err error) {
 // span returns the keys of the next chunk.
 func (l *lister) span() store.Span {
 	m := &l.q.match
-	s := store.Span{Prefix: m.Span, Start: l.next, Rev: l.rev, Sound: l.each != nil, Keys: l.keys}
-	if l.q.Limit > 0 && m.Everything() {
+	s := store.Span{Prefix: m.Span, Start: l.next, Rev: l.rev, SkipDamaged: l.each != nil, Keys: l.keys}
+	if l.q.Limit > 0 && m.MatchesAll() {
 		s.Items = int(min(l.q.Limit-l.count+1, 500))
 	}
 	return s
@@ -456,10 +456,10 @@ func (l *lister) span() store.Span {
 // created in between. If shown is false, only the end of the page matters.
 func (l *lister) step(ctx context.Context, c *store.Chunk, shown bool) error {
 	m, most := &l.q.match, len(c.Records)
-	if l.q.Limit > 0 && m.Everything() {
+	if l.q.Limit > 0 && m.MatchesAll() {
 		most = int(min(int64(most), l.q.Limit-l.count))
 	}
-	if shown || !m.Everything() {
+	if shown || !m.MatchesAll() {
 		if err := l.rd.Convert(ctx, l.v.Res, c.Records, most); err != nil {
 			return err
 		}
@@ -470,7 +470,7 @@ func (l *lister) step(ctx context.Context, c *store.Chunk, shown bool) error {
 			return err // the objects may be large
 		}
 		rec := &c.Records[i]
-		if !m.Matches(rec.Key, rec.JSON) || l.each == nil && l.rd.Unreadable.Has(rec) {
+		if !m.Matches(rec.Key, rec.JSON) || l.each == nil && l.rd.Corrupt.Has(rec) {
 			continue
 		}
 		if l.q.Limit > 0 && l.count == l.q.Limit {
@@ -489,12 +489,12 @@ func (l *lister) forFound(ctx context.Context, add func(*store.Record) error) er
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if l.rd.Unreadable.Has(rec) {
+		if l.rd.Corrupt.Has(rec) {
 			continue
 		}
 		switch err := add(rec); {
 		case errors.Is(err, scheme.ErrUnreadable):
-			l.rd.Unreadable.Note(rec, err)
+			l.rd.Corrupt.Add(rec, err)
 		case err != nil:
 			return err
 		}
@@ -505,7 +505,7 @@ func (l *lister) forFound(ctx context.Context, add func(*store.Record) error) er
 // damaged returns records with only a key for the damaged objects of the chunk. It returns nothing
 // unless all objects are deleted, because a selector cannot be applied to a damaged object.
 func (l *lister) damaged(c *store.Chunk) (records []*store.Record) {
-	if !l.q.match.Everything() || l.q.Limit > 0 {
+	if !l.q.match.MatchesAll() || l.q.Limit > 0 {
 		return nil
 	}
 	for _, key := range c.Damaged {
@@ -570,14 +570,14 @@ func (ra *readAPI) typeOf(w http.ResponseWriter, r *http.Request, rec *request.R
 	}
 	res := ra.types.Lookup(info.Group, info.Version, info.Resource)
 	if res == nil {
-		discovery.ServeUnknown(ra.types, w, r, info.Group)
+		discovery.ServeNotFound(ra.types, w, r, info.Group)
 		return nil, nil
 	}
 	if res.GoType == nil && !routing.HasPath(res, info) {
 		http.NotFound(w, r)
 		return nil, nil
 	}
-	routed := routing.Routed(res, info, r.Method)
+	routed := routing.CheckRoute(res, info, r.Method)
 	if routed != nil && res.Custom == nil {
 		return nil, routed
 	}
@@ -629,11 +629,11 @@ func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, rec *re
 func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request,
 	res *scheme.Resource) error {
 	info := &rec.Info
-	if err := routing.HasVerb(res, info); err != nil {
+	if err := routing.CheckVerb(res, info); err != nil {
 		return err
 	}
 	switch {
-	case request.Connects(info.Subresource):
+	case request.IsConnect(info.Subresource):
 		return apierrors.NewBadRequest("the past has no Pods to connect to: ask without /at/")
 	case info.Verb != "get":
 		return apierror.MethodNotAllowed()

@@ -68,6 +68,7 @@ import (
 	"apilet/internal/clock"
 	"apilet/internal/commandline"
 	"apilet/internal/continuetoken"
+	"apilet/internal/corrupt"
 	"apilet/internal/crd"
 	"apilet/internal/dashboard"
 	"apilet/internal/datafile"
@@ -84,7 +85,9 @@ import (
 	"apilet/internal/instrumentation"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/kubelet"
+	"apilet/internal/limits"
 	"apilet/internal/logging"
+	"apilet/internal/logonce"
 	"apilet/internal/metrics"
 	"apilet/internal/nodebootstrap"
 	"apilet/internal/notify"
@@ -97,12 +100,9 @@ import (
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/internalversion"
 	"apilet/internal/serving"
-	"apilet/internal/shares"
 	"apilet/internal/startgc"
 	"apilet/internal/store"
 	"apilet/internal/torture"
-	"apilet/internal/troubles"
-	"apilet/internal/unreadable"
 	"apilet/internal/webhook"
 )
 
@@ -146,7 +146,7 @@ func (c *config) serve(stderr io.Writer) error {
 	defer drain.IgnoreHangups()()
 	c.log = logging.New(stderr, c.LogFormat)
 	defer logging.CaptureGlobal(c.log)()
-	stop, forget := drain.Told(stopWithin+c.ShutdownDelay, func(why string) {
+	stop, forget := drain.SignalContext(stopWithin+c.ShutdownDelay, func(why string) {
 		c.log.Error().Msg(why + ": exiting now, without waiting for unfinished requests. Every write that was " +
 			"acknowledged is kept")
 		os.Exit(1)
@@ -154,23 +154,23 @@ func (c *config) serve(stderr io.Writer) error {
 	defer forget()
 	c.starting = stop
 	c.manager = health.FindServiceManager(os.Getenv)
-	context.AfterFunc(stop, func() { c.logNotified(c.manager.Stopping()) })
+	context.AfterFunc(stop, func() { c.logNotified(c.manager.NotifyStopping()) })
 	var serving atomic.Pointer[server] // nil while a server starts or stops
 	watched, unwatch := context.WithCancel(context.Background())
 	defer unwatch()
-	go c.manager.Watch(watched, func(ctx context.Context) error { return serving.Load().alive(ctx) }, func(err error) {
+	go c.manager.RunWatchdog(watched, func(ctx context.Context) error { return serving.Load().alive(ctx) }, func(err error) {
 		c.log.Error().Err(err).Msg("the liveness check of the server itself failed; not notifying the systemd watchdog")
 	})
 	for retried := false; ; {
 		own := *c // startServer completes this copy
 		s, err := startServer(&own)
 		if !retried && replicaFailed(&c.Options, err) {
-			c.log.Error().Err(err).Msg("cannot start with this replica of etcd; starting once more with a new one")
+			c.log.Error().Err(err).Msg("cannot start with this replica of etcd; retrying with a new one")
 			retried = true
 			continue
 		}
 		if err != nil && stop.Err() != nil {
-			c.log.Warn().Err(err).Msg("the server was told to stop before it served")
+			c.log.Warn().Err(err).Msg("the server was stopped before it was ready")
 			return nil
 		}
 		if err != nil {
@@ -212,7 +212,7 @@ type server struct {
 	cfg        *config
 	log        zerolog.Logger
 	clock      *clock.Clock
-	troubles   *troubles.Log
+	troubles   *logonce.Log
 	metrics    *metrics.Metrics
 	audit      *audit.Log // nil if neither audit flag is set
 	storage    *storage
@@ -247,7 +247,7 @@ type components struct {
 	webhooks    *admission.Webhooks
 	policies    *policy.Policies
 	definitions *crd.Definitions
-	proxy       certs.Introduction // the client certificate for other servers
+	proxy       certs.ProxyClientCertificate // the client certificate for other servers
 	apiServices *bootstrap.APIServiceReconciler
 	namespaces  *bootstrap.NamespaceReconciler // nil without --namespace-defaults or --controllers
 	flows       *bootstrap.FlowReconciler      // reloads the configuration of flow control; nil without flow control
@@ -295,7 +295,7 @@ func startServer(c *config) (*server, error) {
 	if c.starting == nil {
 		c.starting = context.Background()
 	}
-	if err := kubeconfig.CheckOwn(c.Kubeconfig); err != nil {
+	if err := kubeconfig.CheckOwnership(c.Kubeconfig); err != nil {
 		return nil, err
 	}
 	rows, err := scheme.Served(c.RuntimeConfig)
@@ -315,14 +315,14 @@ func startServer(c *config) (*server, error) {
 func newServer(c *config, types *scheme.Registry) *server {
 	now := clock.New(c.clock)
 	c.Auth.Log, c.Auth.Now = c.log, now.Now
-	s := &server{cfg: c, log: c.log, clock: now, troubles: troubles.New(c.log),
+	s := &server{cfg: c, log: c.log, clock: now, troubles: logonce.New(c.log),
 		metrics: metrics.New(scheme.MinorVersion()), failed: make(chan error, 1),
 		frontend: frontend{endpoint: serving.Endpoint{Options: &c.Options, Log: c.log, Now: now.Now},
 			clockSet: make(chan struct{}, 1)},
 		shutdown: shutdown{announced: make(chan struct{}), stopping: make(chan struct{})}}
 	s.storage = &storage{options: &c.Options, types: types, clock: now, log: c.log, troubles: s.troubles}
 	s.api = &api{readAPI: readAPI{types: types, log: c.log}, storage: s.storage, options: &c.Options,
-		usage: deprecations.NewTracker(), upgrades: shares.NewUpgrades()}
+		usage: deprecations.NewTracker(), upgrades: limits.NewUpgradeSlots()}
 	return s
 }
 
@@ -388,84 +388,84 @@ const verbosityOfRefusals = 3
 func (s *server) protectSecrets() {
 	written := s.cfg.WrittenSecrets()
 	if path := s.storage.st.File.Path; !s.cfg.Ephemeral {
-		if _, err := certs.Hide(s.log, path); err != nil {
+		if _, err := certs.RestrictPermissions(s.log, path); err != nil {
 			s.log.Error().Err(err).Msg("cannot make the data file private (mode 0600)")
 		}
 		written = append(written, path, path+store.LogSuffix)
 	}
-	certs.TellExposed(s.log, s.cfg.SecretFiles()...)
-	datafile.WarnOfCommittable(s.log, written...)
+	certs.WarnWorldReadable(s.log, s.cfg.SecretFiles()...)
+	datafile.WarnCommittable(s.log, written...)
 }
 
 // assemble creates the components that use the store.
 func (s *server) assemble(context.Context) (err error) {
 	c, st, types, a := s.cfg, s.storage.st, s.api.types, s.api
-	if s.auth.WantsNodes() {
+	if s.auth.UsesNodeAuthorizer() {
 		s.auth.Nodes = node.New(st, types, s.reporter("reading what the pods of nodes refer to"))
 	}
 	keys, err := s.storage.continueKeys()
 	if err != nil {
 		return err
 	}
-	blocks, err := c.ServiceBlocks()
+	blocks, err := c.ServiceRanges()
 	if err != nil {
 		return err
 	}
 	alloc := allocator.New(st, blocks...)
 	alloc.Shared = s.storage.cluster != nil
-	if alloc.Failed = s.reporter("cluster IPs and node ports"); c.ManagedFields {
+	if alloc.Report = s.reporter("cluster IPs and node ports"); c.ManagedFields {
 		alloc.Manager = "apilet"
 	}
-	lost := unreadable.NewUnreadables(st, s.log)
-	tell := lost.NoteSealed
+	lost := corrupt.NewObjects(st, s.log)
+	tell := lost.AddSealed
 	s.storage.sealed.Store(&tell)
 	a.auth, a.deprecated = s.auth, &deprecatedVersions{server: scheme.MinorVersion(), denied: c.DenyDeprecated,
 		used: a.recordDeprecated}
 	a.rd = &readHandler{Source: scan.NewSource(st, lost), tokens: continuetoken.NewCodec(keys),
-		storage: s.storage.backing().check, past: history.Reach{Store: st, May: allows(s.auth)}}
+		storage: s.storage.backing().check, past: history.Visibility{Store: st, Authorize: allows(s.auth)}}
 	a.wt = &watchHandler{readHandler: a.rd, minTimeout: c.MinTimeout, bookmarks: bookmarkInterval,
 		patience: c.RequestTimeout, shuttingDown: s.shutdown.stopping, notifier: notify.New(st)}
-	a.wr = &registry.Writer{Store: st, Types: types, Auth: s.auth, Allocator: alloc, Unreadable: lost,
+	a.wr = &registry.Writer{Store: st, Types: types, Auth: s.auth, Allocator: alloc, Corrupt: lost,
 		Validating: c.Validate, ManagedFields: c.ManagedFields}
 	a.instruments = &instrumentation.Recorder{Types: types, Metrics: s.metrics, Audit: s.audit,
-		Findings: findings.New(findings.Logged(s.log)), Log: s.log, Verbosity: c.Verbosity, Timeout: c.RequestTimeout,
-		Bytes: shares.NewBytes(c.RequestTimeout / 4), Warnings: newWarningRecorder}
+		Findings: findings.New(findings.LogTo(s.log)), Log: s.log, Verbosity: c.Verbosity, Timeout: c.RequestTimeout,
+		Bytes: limits.NewMemory(c.RequestTimeout / 4), Warnings: newWarningRecorder}
 	return nil
 }
 
 // buildAdmission builds the chain of admission plug-ins for writes.
 func (s *server) buildAdmission(context.Context) error {
 	st, types, wr, parts := s.storage.st, s.api.types, s.api.wr, &s.components
-	parts.webhooks = &admission.Webhooks{Store: st, Types: types, Log: s.log, May: s.auth.Decide,
-		Services: &webhook.ServiceResolver{Store: st, Types: types}, Called: s.metrics.WebhookCalled,
-		Defaults: registry.FillDefaults, Unreadable: wr.Unreadable, Stands: s.troubles.Tell}
+	parts.webhooks = &admission.Webhooks{Store: st, Types: types, Log: s.log, Authorize: s.auth.Decide,
+		Services: &webhook.ServiceResolver{Store: st, Types: types}, OnCall: s.metrics.WebhookCalled,
+		Defaults: registry.FillDefaults, Corrupt: wr.Corrupt, Report: s.troubles.Report}
 	parts.webhooks.Reload()
 	configuration, err := plugins.ReadConfiguration(s.cfg.AdmissionConfig)
 	if err != nil {
 		return fmt.Errorf("--admission-control-config-file: %w", err)
 	}
-	parts.policies = &policy.Policies{Store: st, Types: types, Log: s.log, May: s.auth.Decide,
-		Defaults: registry.FillDefaults, Unreadable: wr.Unreadable, Fields: wr.FieldManager,
-		Convert: admission.MovedTo, Checked: s.metrics.PolicyChecked}
+	parts.policies = &policy.Policies{Store: st, Types: types, Log: s.log, Authorize: s.auth.Decide,
+		Defaults: registry.FillDefaults, Corrupt: wr.Corrupt, FieldManager: wr.FieldManager,
+		Convert: admission.ConvertTo, OnCheck: s.metrics.PolicyChecked}
 	parts.policies.Reload()
 	mutating, validating := plugins.Policies(parts.policies)
-	table := plugins.Table(plugins.Config{Store: st, Types: types, May: s.auth.Decide, Webhooks: parts.webhooks,
+	table := plugins.Table(plugins.Config{Store: st, Types: types, Authorize: s.auth.Decide, Webhooks: parts.webhooks,
 		MutatingPolicy: mutating, ValidatingPolicy: validating, Configuration: *configuration,
 		CreateNamespace: wr.CreateNamespace, ControllerManager: !s.cfg.Controllers,
-		PodChecked: s.metrics.PodChecked, Tolerations: s.cfg.Tolerations, Clock: s.cfg.clock})
+		OnPodCheck: s.metrics.PodChecked, Tolerations: s.cfg.Tolerations, Clock: s.cfg.clock})
 	on, err := configuration.Select(table, s.cfg.EnabledPlugins, s.cfg.DisabledPlugins)
 	if err != nil {
 		return err
 	}
 	wr.Admission, wr.ProvisionsNamespaces = admission.NewChain(table, on), on["NamespaceAutoProvision"]
-	wr.Committed = append(wr.Committed, parts.webhooks.Committed, parts.policies.Committed)
+	wr.OnCommit = append(wr.OnCommit, parts.webhooks.OnCommit, parts.policies.OnCommit)
 	if on["ResourceQuota"] {
 		if wr.Quotas, err = quota.New(st, types); err != nil {
-			s.log.Error().Err(err).Msg("reading ResourceQuotas: not all of them hold")
+			s.log.Error().Err(err).Msg("cannot read ResourceQuotas; some of them are not enforced")
 		}
 	}
 	parts.definitions = crd.NewDefinitions(st, types, wr, s.log)
-	parts.definitions.Stands = s.reporter("definitions of custom resources")
+	parts.definitions.Report = s.reporter("definitions of custom resources")
 	s.api.definitions = parts.definitions
 	return nil
 }
@@ -477,9 +477,9 @@ func (s *server) registerMetrics(context.Context) error {
 		metrics.CertificateCollector(s.frontend.endpoint.Certificates),
 		metrics.ClusterCollector{Cluster: s.storage.cluster},
 		&datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub,
-			Unreadable: s.api.rd.Unreadable, Tracked: s.api.wr.Tracked.Load})
+			Corrupt: s.api.rd.Corrupt, TrackedWrites: s.api.wr.FieldTracking.Load})
 	m.Registry.MustRegister(s.storage.keys.Collectors()...)
-	m.ClockBehind(s.clock.Behind)
+	m.ClockBehind(s.clock.Lag)
 	m.Leader(s.storage.leads.Load)
 	m.FeatureGates(options.FeatureGates())
 	m.BuildInfo(map[string]string{"major": "1", "minor": strconv.Itoa(scheme.MinorVersion()[1]),
@@ -500,7 +500,7 @@ func (s *server) populate(ctx context.Context) error {
 		if err := parts.namespaces.ReconcileAll(ctx, bootstrap.FirstNamespaces); err != nil {
 			return err
 		}
-		wr.NamespaceCreated = parts.namespaces.NamespaceCreated
+		wr.OnNamespaceCreated = parts.namespaces.NamespaceCreated
 	}
 	if s.cfg.FlowControl {
 		fc := newFlowControl(s.cfg.Seats(), s.cfg.RequestTimeout, s.storage.countStored)
@@ -520,13 +520,13 @@ func (s *server) populate(ctx context.Context) error {
 	if err := cmp.Or(s.aggregate(ctx), s.connectKubelets()); err != nil {
 		return err
 	}
-	if s.auth.Enforcing() {
+	if s.auth.EnforcesRBAC() {
 		policy := bootstrap.NewPolicyReconciler(st, types, wr, s.auth,
 			func(err error) { s.log.Error().Err(err).Msg("cannot read the roles and bindings") })
 		if err := policy.Reconcile(ctx); err != nil {
 			return err
 		}
-		wr.Policy = policy.Committed
+		wr.OnPolicyCommit = policy.OnCommit
 	}
 	return nil
 }
@@ -536,14 +536,14 @@ func (s *server) populate(ctx context.Context) error {
 func (s *server) aggregate(ctx context.Context) error {
 	api, parts := s.api, &s.components
 	g := &aggregation.Aggregator{Store: s.storage.st, Types: api.types, Services: parts.webhooks.Services,
-		Certificate: parts.proxy.Certificate, SaveStatus: api.wr.SaveAPIServiceStatus, Leads: s.storage.leads.Load,
-		Patience: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects, Upgrades: api.upgrades,
-		Delegated: returnWatchSeats, Fail: api.fail, Stopping: s.shutdown.stopping,
-		Stands:      s.reporter("keeping up with the servers that APIServices name"),
-		Unavailable: s.metrics.APIServiceUnavailable}
-	g.Begin = func() {
+		Certificate: parts.proxy.Certificate, SaveStatus: api.wr.SaveAPIServiceStatus, IsLeader: s.storage.leads.Load,
+		ResponseHeaderTimeout: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects, Upgrades: api.upgrades,
+		OnLongRunning: returnWatchSeats, WriteError: api.fail, Stopping: s.shutdown.stopping,
+		Report:        s.reporter("keeping up with the servers that APIServices name"),
+		OnUnavailable: s.metrics.APIServiceUnavailable}
+	g.OnFirstUse = func() {
 		if err := s.openProxyCertificate(); err != nil {
-			s.log.Error().Err(err).Msg("there is no certificate to show to the servers that APIServices name")
+			s.log.Error().Err(err).Msg("there is no client certificate for aggregated API servers")
 		}
 		s.publishAuthorities(ctx)
 	}
@@ -566,16 +566,16 @@ func (s *server) connectKubelets() error {
 	}
 	config := kubelet.Config{Certificate: certificate, AddressTypes: flags.AddressTypes, Timeout: flags.Timeout}
 	if flags.CAFile != "" {
-		authorities, err := certs.FollowAuthorities(s.log, nil, flags.CAFile)
+		authorities, err := certs.NewDynamicCAs(s.log, nil, flags.CAFile)
 		if err != nil {
 			return fmt.Errorf("--kubelet-certificate-authority: %w", err)
 		}
-		config.Authorities = authorities.Now
+		config.Authorities = authorities.Current
 	}
 	api := s.api
 	api.connector = &kubelet.Connector{Clients: kubelet.NewClients(config), Store: s.storage.st, Types: api.types,
-		Admission: api.wr.Admission, MayCreate: s.auth.MayCreate, Fail: api.fail,
-		Forward: &proxy.Forwarder{Places: api.upgrades, Stopping: s.shutdown.stopping}}
+		Admission: api.wr.Admission, MayCreate: s.auth.MayCreate, WriteError: api.fail,
+		Forward: &proxy.Forwarder{Slots: api.upgrades, Stopping: s.shutdown.stopping}}
 	return nil
 }
 
@@ -588,7 +588,7 @@ func (s *server) openProxyCertificate() error {
 
 func (s *server) secure(context.Context) (err error) {
 	f := &s.frontend
-	f.url, f.tlsConfig, err = f.endpoint.Secure(f.listener, s.auth.AskedCertificates())
+	f.url, f.tlsConfig, err = f.endpoint.Secure(f.listener, s.auth.HandshakeCAs())
 	s.api.keysURL = f.url + "/openid/v1/jwks"
 	return err
 }
@@ -596,14 +596,14 @@ func (s *server) secure(context.Context) (err error) {
 // createDefaults creates objects such as the default Services. If that fails, it logs the error and
 // continues.
 func (s *server) createDefaults(ctx context.Context) error {
-	parts, at, blocks := &s.components, s.frontend.addrPort(), s.api.wr.Allocator.Blocks
+	parts, at, blocks := &s.components, s.frontend.addrPort(), s.api.wr.Allocator.Ranges
 	initializer := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types, Log: s.log,
 		Warn: func(text string) { s.log.Warn().Msg(text) }}
 	parts.endpoints = &bootstrap.Endpoints{Initializer: initializer, Etcd: s.storage.cluster,
-		Reconciler: s.cfg.EndpointReconciler, Advertised: s.cfg.Advertised, Six: blocks[0].Addr().Is6()}
+		Reconciler: s.cfg.EndpointReconciler, Advertised: s.cfg.Advertised, IPv6: blocks[0].Addr().Is6()}
 	parts.defaultsErr = errors.Join(initializer.Cluster(ctx, blocks, int(at.Port())), parts.endpoints.Start(ctx, at))
 	if parts.defaultsErr != nil {
-		s.log.Error().Err(parts.defaultsErr).Msg("cannot create some of the objects that every cluster has")
+		s.log.Error().Err(parts.defaultsErr).Msg("cannot create some of the cluster's default objects")
 	}
 	s.publishAuthorities(ctx)
 	initializer.PublishClusterInfo(ctx, &s.cfg.Auth, s.frontend.url, at, blocks[0].Addr().Is6())
@@ -614,7 +614,7 @@ func (s *server) createDefaults(ctx context.Context) error {
 // other programs in the cluster. Changes to the CA files are published at the next start.
 func (s *server) publishAuthorities(ctx context.Context) {
 	initializer := bootstrap.Initializer{Writer: s.api.wr, Types: s.api.types, Log: s.log}
-	initializer.PublishAuthorities(ctx, &s.cfg.Auth, s.components.proxy.Own())
+	initializer.PublishAuthorities(ctx, &s.cfg.Auth, s.components.proxy.FrontProxy())
 }
 
 // serve starts to handle requests in the background.
@@ -625,7 +625,7 @@ func (s *server) serve(context.Context) error {
 		{Name: "readyz", Checks: s.readiness()},
 	}
 	for _, endpoint := range s.api.health {
-		endpoint.Observed = s.recordCheck(endpoint.Name)
+		endpoint.OnResult = s.recordCheck(endpoint.Name)
 	}
 	s.frontend.http = &http.Server{
 		Handler:           drain.CloseConnections(s.shutdown.announced, s.api.handler()),
@@ -638,7 +638,7 @@ func (s *server) serve(context.Context) error {
 		HTTP2:          &http.HTTP2Config{WriteByteTimeout: s.cfg.RequestTimeout},
 		MaxHeaderBytes: 64 << 10,
 		ConnContext:    withConn,
-		ConnState:      s.frontend.conns.Note,
+		ConnState:      s.frontend.conns.Track,
 		ErrorLog:       logging.HTTPErrors(s.log, s.metrics.TLSHandshakeErrors.Inc),
 	}
 	if err := s.frontend.endpoint.WriteKubeconfig(); err != nil {
@@ -649,8 +649,9 @@ func (s *server) serve(context.Context) error {
 	go s.api.wt.notifier.Run(s.shutdown.stopping)
 	go s.accept()
 	st := s.storage.st
-	s.log.Info().Str("url", s.frontend.url).Str("data", st.File.Path).Int64("revision", st.Revision()).Msg("serving")
-	s.cfg.logNotified(s.cfg.manager.Ready("serving " + s.frontend.url))
+	s.log.Info().Str("url", s.frontend.url).Str("page", s.frontend.url+request.PathUI).
+		Str("data", st.File.Path).Int64("revision", st.Revision()).Msg("serving")
+	s.cfg.logNotified(s.cfg.manager.NotifyReady("serving " + s.frontend.url))
 	return nil
 }
 
@@ -661,12 +662,12 @@ func (s *server) alive(ctx context.Context) error {
 	if s == nil {
 		return nil
 	}
-	return errors.Join(s.frontend.probe.Ask(ctx, "/livez"), s.storage.st.WriterAnswers(ctx))
+	return errors.Join(s.frontend.probe.Get(ctx, "/livez"), s.storage.st.PingWriter(ctx))
 }
 
 // reporter returns a function that logs when the named work begins to fail and when it recovers.
 func (s *server) reporter(what string) func(error) {
-	return func(err error) { s.troubles.Tell(what, err) }
+	return func(err error) { s.troubles.Report(what, err) }
 }
 
 // A worker does background work until its context ends.
@@ -680,14 +681,14 @@ type worker struct {
 func (s *server) workers() []worker {
 	st, types, api, parts := s.storage, s.api.types, s.api, &s.components
 	collector := &gc.Collector{Store: st.st, Maintenance: st.upkeep, Types: types, Writer: api.wr,
-		EventTTL: s.cfg.EventTTL, Grace: s.cfg.namespaceGrace, Stands: s.troubles.Tell,
-		Begin: api.instruments.BeginInternal, Elsewhere: api.aggregated.Empty}
-	ready := health.Endpoint{Name: "readyz", Checks: s.readiness(), Observed: s.recordCheck("readyz")}
+		EventTTL: s.cfg.EventTTL, Grace: s.cfg.namespaceGrace, Report: s.troubles.Report,
+		StartRequest: api.instruments.BeginInternal, RemoteDeleter: api.aggregated.EmptyNamespace}
+	ready := health.Endpoint{Name: "readyz", Checks: s.readiness(), OnResult: s.recordCheck("readyz")}
 	return []worker{
 		{"the controllers", true, func(ctx context.Context) {
 			st.lead(ctx, func(ctx context.Context) { s.runControllers(ctx, collector) })
 		}},
-		{"following what other servers write", st.cluster != nil, api.wr.FollowOthers},
+		{"following what other servers write", st.cluster != nil, api.wr.FollowOtherServers},
 		{"following what pods refer to", true, s.auth.Nodes.Run},
 		{"following definitions of types", true, parts.definitions.Run},
 		{"keeping up with other servers", true, api.aggregated.Run},
@@ -695,17 +696,17 @@ func (s *server) workers() []worker {
 		{"the scrub of the data file", true, st.scrub.Run},
 		{"the findings", true, api.instruments.Findings.Run},
 		{"the search for objects that cannot be read", true, func(ctx context.Context) {
-			err := api.rd.Unreadable.Survey(ctx, unreadable.NewDecodeCheck(types))
+			err := api.rd.Corrupt.Scan(ctx, corrupt.NewDecodeCheck(types))
 			if err != nil && ctx.Err() == nil {
-				s.log.Error().Err(err).Msg("cannot look for objects that cannot be decoded")
+				s.log.Error().Err(err).Msg("cannot search for objects that cannot be decoded")
 			}
 		}},
-		{"looking at the file about encryption", st.keys.On(), st.keys.Run},
+		{"looking at the file about encryption", st.keys.Enabled(), st.keys.Run},
 		{"heeding hangups", true, func(ctx context.Context) {
 			s.cfg.manager.ReloadOnHangup(ctx, "serving "+s.frontend.url, s.reopenAudit, s.cfg.logNotified)
 		}},
-		{"the checks of /readyz", true, func(ctx context.Context) { ready.Run(ctx, health.LookEvery) }},
-		{"watching the clock", true, func(ctx context.Context) { s.clock.Run(ctx, clock.LookEvery, s.noteClockSet) }},
+		{"the checks of /readyz", true, func(ctx context.Context) { ready.Run(ctx, health.CheckInterval) }},
+		{"watching the clock", true, func(ctx context.Context) { s.clock.Run(ctx, clock.CheckInterval, s.noteClockSet) }},
 		{"renewing certificates", true, func(ctx context.Context) {
 			s.frontend.endpoint.Run(ctx, s.frontend.clockSet)
 		}},
@@ -713,7 +714,7 @@ func (s *server) workers() []worker {
 			parts.endpoints.Run(ctx, s.shutdown.announced)
 		}},
 		{"compaction", true, func(ctx context.Context) {
-			st.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.Kept(), func(done store.Compaction, err error) {
+			st.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.HistoryRetention(), func(done store.Compaction, err error) {
 				st.afterCompaction(ctx, collector, done, err)
 			})
 		}},
@@ -729,7 +730,7 @@ func (s *server) workers() []worker {
 func (s *server) runControllers(ctx context.Context, collector *gc.Collector) {
 	st, types, wr, on := s.storage.st, s.api.types, s.api.wr, s.cfg.Controllers
 	policies := policy.TypeChecker{Store: st, Types: types, Schemas: discovery.KindSchemas,
-		Tell: s.reporter("checking the types of admission policies"), Write: wr.SavePolicyStatus}
+		Report: s.reporter("checking the types of admission policies"), Write: wr.SavePolicyStatus}
 	tokens := bootstrap.NewTokenReconciler(st, types, wr, s.log)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -737,12 +738,12 @@ func (s *server) runControllers(ctx context.Context, collector *gc.Collector) {
 		{"collecting garbage", on, collector.Run},
 		{"checking the types of admission policies", on, policies.Run},
 		{"filling Secrets with tokens", on, func(ctx context.Context) {
-			collector.KeepUp(ctx, "filling Secrets with tokens", func(ctx context.Context) error {
+			collector.RunUntilDone(ctx, "filling Secrets with tokens", func(ctx context.Context) error {
 				return tokens.Run(ctx, s.reporter("tokens for Secrets"))
 			})
 		}},
 		{"reconciling namespaces", s.components.namespaces != nil, func(ctx context.Context) {
-			collector.KeepUp(ctx, "reconciling namespaces", s.components.namespaces.Run)
+			collector.RunUntilDone(ctx, "reconciling namespaces", s.components.namespaces.Run)
 		}},
 		{"repairing cluster IPs and node ports", true, wr.Allocator.Run},
 		{"writing the status of ResourceQuotas", true, func(ctx context.Context) {
@@ -825,7 +826,7 @@ func (s *server) stop() error {
 	err := s.frontend.http.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn().Int("connections", s.frontend.conns.Busy()).Stringer("waited", s.cfg.grace).
-			Msg("shutdown: closing the connections of requests that do not end")
+			Msg("shutdown: closing the connections of unfinished requests")
 		err = s.frontend.http.Close()
 	}
 	s.cancelWork()
@@ -858,12 +859,12 @@ func (s *server) close() error {
 // liveness returns the checks of /livez and /healthz. If the storage is unavailable they only warn,
 // because a restart would not help.
 func (s *server) liveness() []health.Check {
-	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storage.backing().seen, Warns: true}},
+	return append([]health.Check{health.Ping, {Name: "etcd", Err: s.storage.backing().seen, WarnOnly: true}},
 		s.startHooks()...)
 }
 
 func (s *server) startHooks() []health.Check {
-	return health.StartHooks(s.auth.Enforcing(), s.components.flows != nil,
+	return health.StartHooks(s.auth.EnforcesRBAC(), s.components.flows != nil,
 		func() error { return s.components.defaultsErr })
 }
 
@@ -876,22 +877,22 @@ func (s *server) readiness() []health.Check {
 		health.Ping,
 		health.Shutdown(s.shutdown.announced),
 		{Name: "store", Err: st.st.File.Writable},
-		{Name: "damage", Err: st.scrub.Whole},
-		{Name: "scrub", Err: st.scrub.Intact},
-		{Name: "unreadable", Err: s.api.rd.Unreadable.Check},
-		{Name: "disk", Err: st.st.HasRoom, Warns: true},
-		{Name: "certificates", Err: s.frontend.endpoint.Valid, Warns: true},
-		{Name: "clock", Err: s.clock.Check, Warns: true},
+		{Name: "damage", Err: st.scrub.CheckDamage},
+		{Name: "scrub", Err: st.scrub.CheckLastScrub},
+		{Name: "unreadable", Err: s.api.rd.Corrupt.Check},
+		{Name: "disk", Err: st.st.HasRoom, WarnOnly: true},
+		{Name: "certificates", Err: s.frontend.endpoint.CheckCertificates, WarnOnly: true},
+		{Name: "clock", Err: s.clock.Check, WarnOnly: true},
 	}
 	if s.audit != nil {
-		checks = append(checks, health.Check{Name: "audit", Err: s.audit.Works, Warns: true})
+		checks = append(checks, health.Check{Name: "audit", Err: s.audit.CheckHealth, WarnOnly: true})
 	}
 	holds := st.backing() // under the names of kube-apiserver's storage checks
 	checks = append(checks,
-		health.Check{Name: "quota", Err: holds.quota, Warns: true},
+		health.Check{Name: "quota", Err: holds.quota, WarnOnly: true},
 		health.Check{Name: "etcd", Err: holds.check},
 		health.Check{Name: "etcd-readiness", Err: holds.seen})
-	return slices.Concat(checks, st.keyChecks(), health.Done("informer-sync"), s.startHooks())
+	return slices.Concat(checks, st.keyChecks(), health.AlwaysHealthy("informer-sync"), s.startHooks())
 }
 
 // recordCheck returns a function that records the result of a check in a metric. For readyz it also
@@ -902,7 +903,7 @@ func (s *server) recordCheck(endpoint string) func(check string, err error) {
 		logged := append([]string{"damage", "scrub", "unreadable", "certificates", "clock"},
 			s.storage.backing().logged...)
 		if endpoint == "readyz" && slices.Contains(logged, check) {
-			s.troubles.Tell("/readyz/"+check, err)
+			s.troubles.Report("/readyz/"+check, err)
 		}
 	}
 }
@@ -917,7 +918,7 @@ type api struct {
 	definitions *crd.Definitions
 	aggregated  *aggregation.Aggregator // forwards requests to other API servers
 	connector   *kubelet.Connector      // forwards requests to kubelets and Pods
-	upgrades    *shares.Places          // limits upgraded connections of all handlers together
+	upgrades    *limits.Slots           // limits upgraded connections of all handlers together
 	storage     *storage
 	fc          *flowControl // nil without flow control
 	instruments *instrumentation.Recorder
@@ -960,7 +961,7 @@ func (a *api) routes() http.Handler {
 		for _, check := range endpoint.Checks {
 			checked = append(checked, "/"+endpoint.Name+"/"+check.Name)
 		}
-		endpoint.Shows = a.mayGet
+		endpoint.MayView = a.mayGet
 		r.Handle("/"+endpoint.Name, a.withAuthorization(endpoint.ServeHTTP))
 		r.Handle("/"+endpoint.Name+"/*", a.withAuthorization(endpoint.ServeHTTP))
 	}
@@ -978,8 +979,8 @@ func (a *api) routes() http.Handler {
 	r.Handle("/debug/deprecations", a.withAuthorization(a.usage.ServeHTTP))
 	r.Handle(history.Path, a.history()) // authorizes each object in its response
 	r.HandleFunc(findings.Path, func(w http.ResponseWriter, r *http.Request) {
-		a.instruments.Findings.Serve(w, r, findings.Rights{May: a.rd.past.May, MayAnything: a.auth.MayListAnything,
-			Since: a.rd.past.TimeSince})
+		a.instruments.Findings.Serve(w, r, findings.Rights{Authorize: a.rd.past.Authorize, MayListAny: a.auth.MayListAnything,
+			VisibleSince: a.rd.past.TimeSince})
 	})
 	if a.fc != nil {
 		pages := []string{"dump_priority_levels", "dump_queues", "dump_requests"}
@@ -991,7 +992,7 @@ func (a *api) routes() http.Handler {
 		}
 	}
 	backups := datafile.Backups{Store: a.storage.st, Maintenance: a.storage.upkeep, Ephemeral: a.options.Ephemeral,
-		At: a.moments().Named, Fail: a.fail}
+		RevisionAt: a.moments().Resolve, WriteError: a.fail}
 	r.Handle(request.PathBackup, a.withAuthorization(backups.ServeHTTP))
 	page := a.page()
 	r.Handle("/debug/ui", http.RedirectHandler(request.PathUI, http.StatusMovedPermanently))
@@ -1001,9 +1002,9 @@ func (a *api) routes() http.Handler {
 	r.Handle("/apis", a.withAuthorization(a.serveGroups))
 	r.HandleFunc("/api/*", a.serveAPI)
 	r.HandleFunc("/apis/*", a.serveAPI)
-	r.Handle("/", a.withAuthorization(routing.Index(r, a.types, checked...)))
+	r.Handle("/", dashboard.RedirectBrowsers(a.withAuthorization(routing.Index(r, a.types, checked...))))
 	r.NotFound(a.withAuthorization(http.NotFound))
-	r.MethodNotAllowed(routing.WhateverMethod(r))
+	r.MethodNotAllowed(routing.AnyMethod(r))
 	return r
 }
 
@@ -1021,11 +1022,11 @@ func (a *api) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 // withPast serves requests below /at/MOMENT/ as of that moment, and passes all other requests to
 // now.
 func (a *api) withPast(now http.Handler) http.Handler {
-	past := history.Past{Moments: a.moments(), Has: history.AnswerOf, Types: a.definitions.At, Show: a.serveAsOf,
-		Fail: a.fail}
+	past := history.PastHandler{Moments: a.moments(), Classify: history.KindOf, Types: a.definitions.RegistryAt, Serve: a.serveAsOf,
+		WriteError: a.fail}
 	then := a.withAuthorization(past.ServeHTTP) // with the current authorization rules
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if request.From(r.Context()).At == "" {
+		if request.From(r.Context()).Moment == "" {
 			now.ServeHTTP(w, r)
 			return
 		}
@@ -1049,7 +1050,7 @@ func (a *api) serveAsOf(w http.ResponseWriter, r *http.Request, types *scheme.Re
 		discovery.ServeSwagger(types, nil, w, r)
 	case strings.HasPrefix(path, "/openapi/"):
 		// The URLs contain the revision, so that clients may cache the documents for a year.
-		discovery.ServeOpenAPI(types, history.PathThen+strconv.FormatInt(rev, 10), w, r)
+		discovery.ServeOpenAPI(types, history.PathAt+strconv.FormatInt(rev, 10), w, r)
 	default:
 		a.asOf(types, rev).serveAPI(w, r)
 	}
@@ -1064,8 +1065,8 @@ func (a *api) asOf(types *scheme.Registry, rev int64) *readAPI {
 // allowed to list.
 func (a *api) history() *history.Log {
 	return history.New(history.Config{Store: a.storage.st, Maintenance: a.storage.upkeep, Types: a.types,
-		MayAnything: a.auth.MayListAnything, Begun: returnWatchSeats, Fail: a.fail, Reach: a.rd.past,
-		Patience: a.options.RequestTimeout, Lifetime: a.options.MinTimeout, ShuttingDown: a.wt.shuttingDown})
+		MayListAny: a.auth.MayListAnything, OnCaughtUp: returnWatchSeats, WriteError: a.fail, Visibility: a.rd.past,
+		WriteTimeout: a.options.RequestTimeout, Lifetime: a.options.MinTimeout, ShuttingDown: a.wt.shuttingDown})
 }
 
 // allows returns a function that reports whether the current rules allow a request.
@@ -1084,7 +1085,7 @@ func (a *api) mayGet(r *http.Request, path string) bool {
 // page returns the dashboard, which is served at /debug/ui/.
 func (a *api) page() *dashboard.Page {
 	p := &dashboard.Page{Store: a.storage.st, Types: a.types, Watches: &a.watches, Version: gitVersion,
-		Kept: a.options.Kept(), Deprecations: func(most int) any { return a.usage.List(most) }}
+		Retention: a.options.HistoryRetention(), Deprecations: func(most int) any { return a.usage.List(most) }}
 	if a.fc != nil {
 		p.Flows = a.fc.dispatcher
 	}
@@ -1093,7 +1094,7 @@ func (a *api) page() *dashboard.Page {
 
 // serveGroups handles /apis.
 func (a *api) serveGroups(w http.ResponseWriter, r *http.Request) {
-	if others := a.aggregated.Others(); others != nil {
+	if others := a.aggregated.RemoteVersions(); others != nil {
 		discovery.ServeMerged(a.types, others, w, r)
 		return
 	}
@@ -1113,7 +1114,7 @@ func (a *api) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *api) serveSwagger(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeSwagger(a.types, a.aggregated.Others(), w, r)
+	discovery.ServeSwagger(a.types, a.aggregated.RemoteVersions(), w, r)
 }
 
 // serveAPI authorizes and handles all requests below /api/ and /apis/.
@@ -1141,9 +1142,9 @@ func (a *api) serveAPI(w http.ResponseWriter, r *http.Request) {
 func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
 	info := &rec.Info
 	// Reserve memory before the write starts. Later the request can no longer be rejected.
-	if info.Name != "" && request.IsMutating(info) && !res.Virtual && !request.Connects(info.Subresource) {
+	if info.Name != "" && request.IsMutating(info) && !res.Virtual && !request.IsConnect(info.Subresource) {
 		_, size, _ := a.rd.Store.GetUpTo(res.Key(res.Scope(info.Namespace), info.Name), 0)
-		if err := shares.Hold(r.Context(), w, size); err != nil {
+		if err := limits.Reserve(r.Context(), w, size); err != nil {
 			return err
 		}
 	}
@@ -1178,7 +1179,7 @@ func (a *api) serveResource(w http.ResponseWriter, r *http.Request, rec *request
 		if _, err := parseQuery(res, info); err != nil { // report this error before errors in the body
 			return err
 		}
-		removeEach, err := a.wr.RemoveEach(w, r, rec, res)
+		removeEach, err := a.wr.RemoveCollection(w, r, rec, res)
 		if err != nil {
 			return err
 		}
@@ -1195,26 +1196,26 @@ func (a *api) watchHooks(r *http.Request, rec *request.Request, res *scheme.Reso
 	shown := &dashboard.Watch{User: rec.User.Name, Agent: r.UserAgent(), Group: res.Group, Resource: res.Plural,
 		Namespace: rec.Info.Namespace, LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector,
 		Base: res.KeyPrefix(""), Started: rec.Received}
-	a.watches.Begin(shown)
+	a.watches.Add(shown)
 	return watchHooks{
 		started: func() { returnWatchSeats(r.Context()) },
 		listed:  func() { a.instruments.Metrics.WatchListDone(labels, time.Since(rec.Received)) },
 		sent:    a.instruments.Metrics.LongRunning(labels).Sent,
 		opened:  shown.Follow,
-	}, func() { a.watches.End(shown) }
+	}, func() { a.watches.Remove(shown) }
 }
 
 // serveSubresource handles a request for a subresource.
 func (a *api) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request,
 	res *scheme.Resource) error {
 	info := &rec.Info
-	if info.Verb == "get" && !request.Connects(info.Subresource) {
+	if info.Verb == "get" && !request.IsConnect(info.Subresource) {
 		return a.readAPI.serveSubresource(w, r, rec, res)
 	}
-	if err := routing.HasVerb(res, info); err != nil {
+	if err := routing.CheckVerb(res, info); err != nil {
 		return err
 	}
-	if request.Connects(info.Subresource) {
+	if request.IsConnect(info.Subresource) {
 		return a.connector.Serve(w, r, rec, res)
 	}
 	switch info.Subresource {
@@ -1250,7 +1251,7 @@ func (a *api) recordDeprecated(r *http.Request, rec *request.Request, res *schem
 // program returns apilet's command line program.
 func program() *commandline.Program {
 	return &commandline.Program{Name: "apilet",
-		About: "Apilet is a Kubernetes-compatible API server in one program and one file.",
+		Description: "Apilet is a Kubernetes-compatible API server in one program and one file.",
 		Commands: func() []commandline.Command {
 			return (&config{namespaceGrace: gc.NamespaceGrace, grace: stoppingGrace}).commands()
 		}, Version: printVersion}
@@ -1259,7 +1260,7 @@ func program() *commandline.Program {
 // commands returns apilet's commands. Their flags write into c.
 func (c *config) commands() []commandline.Command {
 	return slices.Concat([]commandline.Command{
-		{Name: "", Counts: []int{0}, What: "serve until told to stop", Groups: c.Groups(),
+		{Name: "", ArgCounts: []int{0}, Description: "run the server", Groups: c.Groups(),
 			Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
 	}, datacmd.Commands(logging.Console), []commandline.Command{
 		envtest.Command(&c.Base),

@@ -39,6 +39,7 @@ import (
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/clock"
+	"apilet/internal/corrupt"
 	"apilet/internal/drain"
 	"apilet/internal/health"
 	"apilet/internal/registry"
@@ -46,7 +47,6 @@ import (
 	"apilet/internal/scheme"
 	"apilet/internal/store"
 	"apilet/internal/store/storetest"
-	"apilet/internal/unreadable"
 )
 
 func TestMain(m *testing.M) {
@@ -85,14 +85,14 @@ type inside struct {
 	rd     *readHandler
 	wt     *watchHandler
 	wr     *registry.Writer
-	lost   *unreadable.Unreadables
+	lost   *corrupt.Objects
 	fc     *flowControl
 	http   *http.Server
 	url    string
 }
 
 func lookInto(s *server) inside {
-	return inside{st: s.storage.st, upkeep: s.storage.upkeep, reg: s.api.types, rd: s.api.rd, wt: s.api.wt, wr: s.api.wr, lost: s.api.rd.Unreadable, fc: s.api.fc,
+	return inside{st: s.storage.st, upkeep: s.storage.upkeep, reg: s.api.types, rd: s.api.rd, wt: s.api.wt, wr: s.api.wr, lost: s.api.rd.Corrupt, fc: s.api.fc,
 		http: s.frontend.http, url: s.frontend.url}
 }
 
@@ -488,7 +488,7 @@ func TestStoppingCutsRequestsThatDoNotEnd(t *testing.T) {
 	if err := <-cut; err == nil {
 		t.Error("the request was answered")
 	}
-	if text := log.String(); !strings.Contains(text, `"connections":2`) || !strings.Contains(text, "shutdown: closing the connections of requests that do not end") {
+	if text := log.String(); !strings.Contains(text, `"connections":2`) || !strings.Contains(text, "shutdown: closing the connections of unfinished requests") {
 		t.Errorf("the log says\n%s", text)
 	}
 }
@@ -655,7 +655,7 @@ func TestProofOfLife(t *testing.T) {
 	defer mute.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := health.NewProbe(mute.Addr().(*net.TCPAddr).AddrPort(), false).Ask(ctx, "/livez"); err == nil {
+	if err := health.NewProbe(mute.Addr().(*net.TCPAddr).AddrPort(), false).Get(ctx, "/livez"); err == nil {
 		t.Error("a server that answers nothing proves its life")
 	}
 }
@@ -686,7 +686,7 @@ func TestStartIn1970GoesOnFromTheNewestWrite(t *testing.T) {
 		}
 	}
 	tick()
-	if behind := s.clock.Behind(); behind < 50*365*24*time.Hour {
+	if behind := s.clock.Lag(); behind < 50*365*24*time.Hour {
 		t.Errorf("behind by %s", behind)
 	}
 	clockCheck := func(want string, begun, over int) {
@@ -719,7 +719,7 @@ func TestStartIn1970GoesOnFromTheNewestWrite(t *testing.T) {
 		t.Error("the metric does not say that the clock is behind")
 	}
 	machine.Store(0)
-	if behind := s.clock.Behind(); behind != 0 || s.clock.Now().Before(clock.Earliest) {
+	if behind := s.clock.Lag(); behind != 0 || s.clock.Now().Before(clock.Earliest) {
 		t.Errorf("put right, and behind by %s", behind)
 	}
 	clockCheck("[+]clock ok", 1, 1)
@@ -735,7 +735,7 @@ func TestAuthorityThatEndsIsReported(t *testing.T) {
 		c.clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	})
 	ahead.Store(int64(10*365*24*time.Hour - 10*24*time.Hour))
-	if err := s.frontend.endpoint.Valid(); err == nil || !strings.Contains(err.Error(), "the authority certificate ends soon") || !strings.Contains(err.Error(), "restart the server") {
+	if err := s.frontend.endpoint.CheckCertificates(); err == nil || !strings.Contains(err.Error(), "the authority certificate ends soon") || !strings.Contains(err.Error(), "restart the server") {
 		t.Errorf("ten days before the authority's end: %v", err)
 	}
 }
@@ -1408,10 +1408,7 @@ func TestEveryDoor(t *testing.T) {
 	t.Parallel()
 	s, users := openDoors(t)
 	did, turn, all := outcome{}, 0, os.Getenv("APILET_DOORS") == "all"
-	knocks, every := 0, 1
-	if testing.Short() {
-		every = 3
-	}
+	knocks, every := 0, apitest.Every(3)
 	for _, typ := range s.types {
 		for _, d := range doorsOf(typ) {
 			for _, k := range d.knocks() {
@@ -1548,6 +1545,6 @@ func TestDamageIsForgottenAfterASoundScrub(t *testing.T) {
 		if said := log.String(); strings.Count(said, `"what":"/readyz/damage","message":"failing`) != c.begun || strings.Count(said, `"what":"/readyz/damage","message":"recovered`) != c.over {
 			t.Errorf("begun and over, want %d, %d times:\n%s", c.begun, c.over, said)
 		}
-		s.st.File.Found.Forget() // as a scrub does that finds nothing
+		s.st.File.Damage.Clear() // as a scrub does that finds nothing
 	}
 }

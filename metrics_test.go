@@ -25,10 +25,10 @@ func TestOrdinaryWritesAreTrackedTheShortWay(t *testing.T) {
 	s.want(200, "PATCH", deployments+"/d?fieldManager=scaler", `{"spec":{"replicas":5}}`, asMergePatch)
 	s.want(200, "PATCH", deployments+"/d?fieldManager=image", `{"spec":{"template":{"spec":{"containers":[{"name":"c1","image":"next"}]}}}}`,
 		"Content-Type: application/strategic-merge-patch+json")
-	if short := s.wr.Tracked.Short.Load(); short < 6 {
+	if short := s.wr.FieldTracking.Short.Load(); short < 6 {
 		t.Errorf("%d writes went the short way", short)
 	}
-	if general := s.wr.Tracked.General.Load(); general != 0 {
+	if general := s.wr.FieldTracking.General.Load(); general != 0 {
 		t.Errorf("%d writes were left to the general machine", general)
 	}
 }

@@ -36,11 +36,11 @@ import (
 	"apilet/internal/etcd"
 	"apilet/internal/gc"
 	"apilet/internal/health"
+	"apilet/internal/logonce"
 	"apilet/internal/options"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
-	"apilet/internal/troubles"
 )
 
 // A storage contains the store and the services that maintain it.
@@ -49,7 +49,7 @@ type storage struct {
 	types    *scheme.Registry
 	clock    *clock.Clock
 	log      zerolog.Logger
-	troubles *troubles.Log
+	troubles *logonce.Log
 
 	keys     *encryption.Providers // for encryption at rest
 	stopKeys context.CancelFunc    // stops the work for the keys; nil until readKeys
@@ -74,7 +74,7 @@ func (h *storage) readKeys() (err error) {
 	ctx, h.stopKeys = context.WithCancel(context.Background())
 	h.keys, err = encryption.Open(ctx, encryption.Config{Path: h.options.EncryptionConfig,
 		Reload: h.options.EncryptionReload, Log: h.log,
-		Changed: func() { h.cluster.KeysChanged() }})
+		OnReload: func() { h.cluster.KeysChanged() }})
 	return err
 }
 
@@ -84,7 +84,7 @@ func (h *storage) sealing() *store.Sealing {
 	if h.cluster != nil {
 		s = h.keys.ReplicaSealing()
 	}
-	s.Unopened = func(key string, err error) {
+	s.OnOpenError = func(key string, err error) {
 		if tell := h.sealed.Load(); tell != nil {
 			(*tell)(key, err)
 		}
@@ -113,7 +113,7 @@ func (h *storage) authorityShared(ctx context.Context) certs.Share {
 		return nil
 	}
 	return func(decide func(value []byte) (next []byte, err error)) error {
-		return h.cluster.Agree(ctx, "authority", decide)
+		return h.cluster.UpdateValue(ctx, "authority", decide)
 	}
 }
 
@@ -122,7 +122,7 @@ func (h *storage) open(ctx context.Context) (err error) {
 	options := store.Options{Ephemeral: h.options.Ephemeral, Base: h.options.Base, Quota: h.options.Quota,
 		Clock:   h.clock.Now,
 		Author:  registry.Author,
-		Outcome: h.troubles.TellWriting,
+		OnBatch: h.troubles.ReportWrite,
 		Fatal:   h.diskLost,
 		Warn:    func(text string) { h.log.Warn().Msg(text) },
 		Replica: h.cluster.Replica(),
@@ -138,7 +138,7 @@ func (h *storage) open(ctx context.Context) (err error) {
 	if err := h.cluster.Start(ctx, h.st); err != nil {
 		return err
 	}
-	h.clock.Passed(h.st.TimeOf(h.st.Revision()))
+	h.clock.Observe(h.st.TimeOf(h.st.Revision()))
 	datafile.RemoveLeftovers(h.st.File.Path)
 	return nil
 }
@@ -149,7 +149,7 @@ func (h *storage) preflight() (err error) {
 	if h.upkeep, err = store.NewMaintenance(h.st); err != nil {
 		return err
 	}
-	h.upkeep.Yields = h.options.History == nil // an explicit --history is kept even if space runs out
+	h.upkeep.CompactWhenFull = h.options.History == nil // an explicit --history is kept even if space runs out
 	h.scrub = &datafile.Scrub{Store: h.st, Maintenance: h.upkeep, Log: h.log}
 	return nil
 }
@@ -189,8 +189,8 @@ func (h *storage) keyChecks() []health.Check {
 // diskLost ends the process after a disk error. After a failed sync the contents of the file are
 // unknown, so the process has to read them again.
 func (h *storage) diskLost(err error) {
-	h.log.Error().Err(err).Msg("disk error: exiting, since what is on the disk is uncertain. Restart apilet; if " +
-		"it happens again, replace the disk and restore a backup")
+	h.log.Error().Err(err).Msg("disk error: exiting, because the content of the disk is uncertain. Restart " +
+		"apilet; if the error occurs again, replace the disk and restore a backup")
 	os.Exit(1)
 }
 
@@ -198,7 +198,7 @@ func (h *storage) diskLost(err error) {
 // use it. No data is lost, because etcd has all of it.
 func (h *storage) abort(err error) error {
 	if h.st != nil && errors.Is(err, store.ErrDamaged) {
-		h.st.Distrust()
+		h.st.Invalidate()
 	}
 	return errors.Join(err, h.close())
 }
@@ -236,13 +236,13 @@ func (h *storage) afterCompaction(ctx context.Context, gc *gc.Collector, done st
 		err = gc.ExpireEvents(ctx)
 	}
 	if ctx.Err() == nil {
-		h.troubles.Tell("compaction", err)
+		h.troubles.Report("compaction", err)
 	}
 }
 
 // logShortened logs that history was deleted early, at most once between two regular compactions.
 func (h *storage) logShortened(done store.Compaction) {
-	early := done.ForSpace && done.Deleted > 0 && h.upkeep.Yields
+	early := done.ForSpace && done.Deleted > 0 && h.upkeep.CompactWhenFull
 	if early && !h.shortened {
 		h.log.Warn().Int64("compact-revision", done.Rev).Int("versions", done.Deleted).
 			Msg("deleted all history early, because a write was refused for lack of space: earlier versions can " +

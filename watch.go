@@ -36,12 +36,12 @@ import (
 
 	"apilet/internal/apierror"
 	"apilet/internal/crd"
+	"apilet/internal/limits"
 	"apilet/internal/notify"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scan"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -171,7 +171,7 @@ func (wt *watchHandler) serve(w http.ResponseWriter, r *http.Request, req *reque
 	}
 	s.sub = wt.notifier.Subscribe(notify.InterestOf(res, &q.match))
 	defer s.sub.Close()
-	hooks.opened(s.sub.At)
+	hooks.opened(s.sub.Progress)
 	s.run(ctx)
 	return nil
 }
@@ -326,7 +326,7 @@ func (s *stream) follow(ctx context.Context) error {
 	}
 	var typeChanged <-chan struct{} // closed when the definition of a custom type changes or is deleted
 	if s.v.Res.Custom != nil {
-		typeChanged = s.v.Res.Custom.Over
+		typeChanged = s.v.Res.Custom.Replaced
 	}
 	for {
 		if err := s.sendEvents(ctx); err != nil {
@@ -359,7 +359,7 @@ func (s *stream) sleep(ctx context.Context, typeChanged <-chan struct{}) error {
 	defer func() { s.workspace = workspaces.Get().(*workspace) }()
 	select {
 	case <-s.sub.C:
-		s.pos = max(s.pos, s.sub.Quiet())
+		s.pos = max(s.pos, s.sub.QuietRevision())
 		return nil
 	case <-typeChanged:
 		return errTypeChanged
@@ -376,7 +376,7 @@ func (s *stream) remindOfBookmarks(ctx context.Context) *time.Timer {
 	}
 	return time.AfterFunc(s.untilBookmark(ctx), func() {
 		s.bookmarkDue.Store(true)
-		s.sub.Ring()
+		s.sub.Wake()
 	})
 }
 
@@ -410,7 +410,7 @@ func (s *stream) sendEvents(ctx context.Context) error {
 		}
 		s.events = events
 		large := scan.SizeOfLarge(events)
-		if !shares.Fits(ctx, s.w, large) {
+		if !limits.TryReserve(ctx, s.w, large) {
 			clear(events)
 			if err := s.hold(ctx, large); err != nil {
 				return err
@@ -433,7 +433,7 @@ func (s *stream) sendEvents(ctx context.Context) error {
 		if upTo >= newest || ctx.Err() != nil {
 			break
 		}
-		s.sub.Saw(upTo)
+		s.sub.MarkRead(upTo)
 	}
 	s.fromLog = false
 	return s.write()
@@ -444,7 +444,7 @@ func (s *stream) hold(ctx context.Context, n int) error {
 	if err := s.write(); err != nil {
 		return err
 	}
-	err := shares.Hold(ctx, s.w, n)
+	err := limits.Reserve(ctx, s.w, n)
 	if ctx.Err() != nil {
 		return errStreamEnd
 	}
@@ -457,7 +457,7 @@ func (s *stream) releaseLarge() {
 	if cap(s.buf) > 2*watchBuffer {
 		s.buf = append(make([]byte, 0, watchBuffer+4096), s.buf...)
 	}
-	shares.Release(s.w)
+	limits.Release(s.w)
 }
 
 // deliver sends an event of the log, if the selectors match the object before or after the change.
@@ -470,11 +470,11 @@ func (s *stream) deliver(ev *store.Event) error {
 			return s.send("DELETED", &ev.Record)
 		}
 	case m.Matches(ev.Key, ev.JSON):
-		if !created && (m.Everything() || m.Matches(ev.Key, ev.Prev)) {
+		if !created && (m.MatchesAll() || m.Matches(ev.Key, ev.Prev)) {
 			return s.send("MODIFIED", &ev.Record)
 		}
 		return s.send("ADDED", &ev.Record)
-	case !created && !m.Everything() && m.Matches(ev.Key, ev.Prev):
+	case !created && !m.MatchesAll() && m.Matches(ev.Key, ev.Prev):
 		gone := ev.Record
 		gone.JSON = store.WithRevision(ev.Prev, ev.Rev)
 		return s.send("DELETED", &gone)
@@ -484,7 +484,7 @@ func (s *stream) deliver(ev *store.Event) error {
 
 // send appends a frame, and writes the buffer when it is full.
 func (s *stream) send(kind string, rec *store.Record) (err error) {
-	if s.wt.Unreadable.Has(rec) {
+	if s.wt.Corrupt.Has(rec) {
 		return nil
 	}
 	before := len(s.buf)
@@ -500,7 +500,7 @@ func (s *stream) send(kind string, rec *store.Record) (err error) {
 	if err != nil {
 		return err
 	}
-	s.v.Mute = true
+	s.v.OmitColumns = true
 	s.hooks.sent(len(s.buf) - before)
 	if len(s.buf) < watchBuffer {
 		return nil
@@ -530,7 +530,7 @@ func (s *stream) push() (err error) {
 	s.dirty = true
 	s.stalled.Reset(s.wt.patience)
 	for rest := s.buf; ; {
-		if len(s.buf) <= shares.Large {
+		if len(s.buf) <= limits.Large {
 			s.stalled.Reset(s.wt.patience)
 		}
 		piece := rest[:min(len(rest), watchBuffer)]
@@ -557,7 +557,7 @@ func (s *stream) releaseWorkspace() {
 		workspaces.Put(s.workspace)
 	}
 	s.workspace = nil
-	s.sub.Rest(s.pos)
+	s.sub.MarkIdle(s.pos)
 }
 
 // bookmarkNow sends all pending events and then a bookmark with the newest revision, even if the

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A whole control plane on apilet: kube-controller-manager and kube-scheduler of Kubernetes and kwok, which plays kubelets, all unchanged, do
-# what they do in a cluster, and each case looks at what came of it. Then kwok alone. docs/control-plane.md has the recipe.
+# what they do in a cluster, and each case looks at what came of it. Then kwok alone. docs/scale.md has the recipe.
 #
 #   testdata/plane.sh [APILET]
 #

@@ -53,11 +53,11 @@ import (
 
 	"apilet/internal/apierror"
 	"apilet/internal/cel/matching"
+	"apilet/internal/corrupt"
 	"apilet/internal/patch"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
-	"apilet/internal/unreadable"
 	"apilet/internal/webhook"
 )
 
@@ -67,17 +67,17 @@ const defaultHookTimeout = 10 * time.Second
 
 // Webhooks calls the admission webhooks that are configured on a server.
 type Webhooks struct {
-	Store    *store.Store             // source of configurations and namespaces
-	Types    *scheme.Registry         // resolves the types in rules and reviews
-	Services *webhook.ServiceResolver // resolves clientConfig.service
-	Called   func(Call)               // called for each call, used for metrics and traces
-	Log      zerolog.Logger           // receives configurations that cannot be read
-	May      matching.May             // for the CEL variable authorizer
+	Store     *store.Store             // source of configurations and namespaces
+	Types     *scheme.Registry         // resolves the types in rules and reviews
+	Services  *webhook.ServiceResolver // resolves clientConfig.service
+	OnCall    func(Call)               // called for each call, used for metrics and traces
+	Log       zerolog.Logger           // receives configurations that cannot be read
+	Authorize matching.AuthorizeFunc   // for the CEL variable authorizer
 	// Defaults sets the default values of fields that may have been removed by a patch.
-	Defaults   func(res *scheme.Resource, obj scheme.Object) error
-	Unreadable *unreadable.Unreadables // records configurations that cannot be decoded
-	// Stands is called with the result of each call, which is nil if the webhook has answered.
-	Stands func(what string, err error)
+	Defaults func(res *scheme.Resource, obj scheme.Object) error
+	Corrupt  *corrupt.Objects // records configurations that cannot be decoded
+	// Report is called with the result of each call, which is nil if the webhook has answered.
+	Report func(what string, err error)
 
 	current atomic.Pointer[hookSet] // nil if no webhook is configured
 
@@ -105,9 +105,9 @@ type Hook struct {
 // active reports whether any webhook is configured.
 func (h *Webhooks) active() bool { return h != nil && h.current.Load() != nil }
 
-// Committed must be called after each write. It reloads the webhooks if a webhook configuration
+// OnCommit must be called after each write. It reloads the webhooks if a webhook configuration
 // was written.
-func (h *Webhooks) Committed(res *scheme.Resource) {
+func (h *Webhooks) OnCommit(res *scheme.Resource) {
 	if res.Group == admissionv1.GroupName && matching.IsExempt(res) {
 		h.Reload()
 	}
@@ -146,13 +146,13 @@ func (h *Webhooks) Reload() {
 // eachLocked calls visit for each stored object of a resource, ordered by name.
 func (h *Webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
 	res := h.Types.Lookup(admissionv1.GroupName, "v1", plural)
-	for rec, err := range h.Store.All(store.Span{Prefix: res.KeyPrefix(""), Sound: true}) {
+	for rec, err := range h.Store.All(store.Span{Prefix: res.KeyPrefix(""), SkipDamaged: true}) {
 		if err != nil {
 			return err
 		}
 		obj, err := res.DecodeStored(rec.JSON)
 		if err != nil {
-			h.Unreadable.Note(rec, err)
+			h.Corrupt.Add(rec, err)
 			continue
 		}
 		visit(obj)
@@ -163,10 +163,10 @@ func (h *Webhooks) eachLocked(plural string, visit func(scheme.Object)) error {
 // hooksLocked returns the webhooks of one configuration. It reuses the connections in before.
 func (h *Webhooks) hooksLocked(kind hookKind, configuration string, asked []matching.Webhook, before map[string]*webhook.Client) (hooks []*Hook) {
 	for i := range asked {
-		k := &Hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matching.Set{Asked: asked[i].MatchConditions}}
+		k := &Hook{Webhook: asked[i], kind: kind, configuration: configuration, conditions: &matching.Set{Conditions: asked[i].MatchConditions}}
 		var errs [3]error
-		k.namespaces, errs[0] = matching.Selector(asked[i].NamespaceSelector)
-		k.objects, errs[1] = matching.Selector(asked[i].ObjectSelector)
+		k.namespaces, errs[0] = matching.ParseSelector(asked[i].NamespaceSelector)
+		k.objects, errs[1] = matching.ParseSelector(asked[i].ObjectSelector)
 		target, _ := json.Marshal(&asked[i].ClientConfig)
 		key := strings.Join([]string{string(kind), configuration, asked[i].Name, string(target)}, "\n")
 		if k.client = before[key]; k.client == nil {
@@ -230,7 +230,7 @@ func (h *Webhooks) Validate(ctx context.Context, a *Attributes) error {
 
 // shown reports whether webhooks are called for the write. They are called only for the write that
 // the client requested, and not for writes to the configuration of admission.
-func (a *Attributes) shown() bool { return a.Own() && !matching.IsExempt(a.Resource) }
+func (a *Attributes) shown() bool { return a.FromClient() && !matching.IsExempt(a.Resource) }
 
 // ---- An invocation
 
@@ -268,7 +268,7 @@ func newInvocation(h *Webhooks, a *Attributes) *invocation {
 // concerns returns the version in which to call the webhook, or nil if the webhook does not match.
 // An error rejects the request.
 func (v *invocation) concerns(ctx context.Context, k *Hook) (*scheme.Resource, error) {
-	row := matching.Row(k.Rules, matching.Rule, k.MatchPolicy, &v.target, v.a.Resource, v.equivalentRows)
+	row := matching.MatchingResource(k.Rules, matching.MatchesRule, k.MatchPolicy, &v.target, v.a.Resource, v.equivalentRows)
 	if row == nil || k.objects == nil || k.namespaces == nil {
 		return row, nil // invalid selectors fail in the call
 	}
@@ -285,7 +285,7 @@ func (v *invocation) concerns(ctx context.Context, k *Hook) (*scheme.Resource, e
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	switch ok, err := k.conditions.Hold(ctx, variables); {
+	switch ok, err := k.conditions.Match(ctx, variables); {
 	case err != nil && !k.failsOpen():
 		return nil, apierrors.NewForbidden(v.a.Resource.GroupResource(), v.name, err)
 	case !ok:
@@ -353,7 +353,7 @@ func (v *invocation) document(row *scheme.Resource, obj scheme.Object) (json.Raw
 		}
 		return json.Marshal(u.Object)
 	}
-	want := row.BodyOf(v.a.Subresource)
+	want := row.ExpectedBody(v.a.Subresource)
 	if want.Kind == row.Kind {
 		obj = row.ConvertOut(obj)
 	}
@@ -374,8 +374,8 @@ func movedTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.
 	return u, err
 }
 
-// MovedTo returns a custom resource converted to another version of its type.
-func MovedTo(row *scheme.Resource, obj scheme.Object) (scheme.Object, error) {
+// ConvertTo returns a custom resource converted to another version of its type.
+func ConvertTo(row *scheme.Resource, obj scheme.Object) (scheme.Object, error) {
 	return movedTo(row, obj.(*unstructured.Unstructured))
 }
 
@@ -402,7 +402,7 @@ func (v *invocation) request(row *scheme.Resource) (*reviewRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	kind, asked := row.BodyOf(v.a.Subresource), v.a.Resource.BodyOf(v.a.Subresource)
+	kind, asked := row.ExpectedBody(v.a.Subresource), v.a.Resource.ExpectedBody(v.a.Subresource)
 	user := authenticationv1.UserInfo{Username: v.rec.User.Name, UID: v.rec.User.UID, Groups: v.rec.User.Groups}
 	for key, values := range v.rec.User.Extra {
 		if user.Extra == nil {
@@ -442,8 +442,8 @@ func (v *invocation) variables(row *scheme.Resource) (map[string]any, error) {
 		}
 		out[name] = value
 	}
-	out["authorizer"] = v.h.May.Authorizer(v.rec.User)
-	out["authorizer.requestResource"] = v.h.May.ResourceAuthorizer(v.rec.User, &v.target, v.name)
+	out["authorizer"] = v.h.Authorize.Authorizer(v.rec.User)
+	out["authorizer.requestResource"] = v.h.Authorize.ResourceAuthorizer(v.rec.User, &v.target, v.name)
 	return out, err
 }
 
@@ -472,7 +472,7 @@ func denied(name string, result *metav1.Status) *denial {
 	if result != nil {
 		status = *result
 	}
-	status.Code = int32(apierror.ForeignCode(int(max(status.Code, http.StatusBadRequest))))
+	status.Code = int32(apierror.UpstreamCode(int(max(status.Code, http.StatusBadRequest))))
 	if status.Status == "" || status.Status == metav1.StatusSuccess {
 		status.Status = metav1.StatusFailure
 	}
@@ -570,13 +570,13 @@ type Call struct {
 	// Cause is the reason for the rejection. If it is empty, the rejection is not counted.
 	Cause      string
 	FailedOpen bool          // the call failed, and failurePolicy allowed the write
-	Took       time.Duration // duration of the call
+	Duration   time.Duration // duration of the call
 }
 
 // settle records a call and returns the error for the client. It returns nil if the call failed
 // and failurePolicy is Ignore.
 func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, failedOpenKey string) error {
-	err, outcome := said.err, Call{Name: k.Name, Kind: string(k.kind), Operation: v.a.Operation, Took: said.took}
+	err, outcome := said.err, Call{Name: k.Name, Kind: string(k.kind), Operation: v.a.Operation, Duration: said.took}
 	var failure *callFailure
 	var no *denial
 	switch {
@@ -604,7 +604,7 @@ func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, fail
 	default:
 		outcome.Rejected, outcome.Cause = true, "apiserver_internal_error"
 	}
-	v.h.Called(outcome)
+	v.h.OnCall(outcome)
 	if !errors.Is(said.err, context.Canceled) {
 		v.tellStand(ctx, k, failure)
 	}
@@ -621,7 +621,7 @@ func (v *invocation) tellStand(ctx context.Context, k *Hook, failure *callFailur
 			stand = fmt.Errorf("%w: %s", stand, hint)
 		}
 	}
-	v.h.Stands("webhook "+k.Name+" of "+string(k.kind)+" configuration "+k.configuration, stand)
+	v.h.Report("webhook "+k.Name+" of "+string(k.kind)+" configuration "+k.configuration, stand)
 }
 
 // ---- Mutating webhooks
@@ -653,7 +653,7 @@ func (v *invocation) round(ctx context.Context, hooks []*Hook) error {
 			return err
 		}
 		if changed {
-			v.a.Changed()
+			v.a.MarkChanged()
 			v.again, v.asked = append(v.again, v.asked...), nil
 		}
 		if k.Reinvocation != nil && *k.Reinvocation == admissionv1.IfNeededReinvocationPolicy {
@@ -726,7 +726,7 @@ func (v *invocation) apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) 
 		return false, apierrors.NewInternalError(err)
 	}
 	changed = !apiequality.Semantic.DeepEqual(same, obj)
-	if row.BodyOf(v.a.Subresource).Kind == row.Kind {
+	if row.ExpectedBody(v.a.Subresource).Kind == row.Kind {
 		if err := v.h.Defaults(v.a.Resource, obj); err != nil {
 			return false, err
 		}

@@ -68,12 +68,12 @@ type Attributes struct {
 	Policies any         // state of the mutating policies from the first run
 }
 
-// Changed records that a policy or a webhook changed the object. The chain then runs again.
-func (a *Attributes) Changed() { a.changed = true }
+// MarkChanged records that a policy or a webhook changed the object. The chain then runs again.
+func (a *Attributes) MarkChanged() { a.changed = true }
 
-// Own reports whether the write was requested by the client, rather than being a consequence of
-// the request or a write by the server itself.
-func (a *Attributes) Own() bool {
+// FromClient reports whether the write was requested by the client, rather than being a consequence
+// of the request or a write by the server itself.
+func (a *Attributes) FromClient() bool {
 	rec := a.Request
 	if rec == nil || rec.Info.Resource != a.Resource.Plural || rec.Info.Group != a.Resource.Group || rec.Info.Subresource != a.Subresource {
 		return false
@@ -97,11 +97,11 @@ func (a *Attributes) Own() bool {
 // deleted collection.
 func (a *Attributes) Name() string {
 	switch {
-	case a.Own() && a.Request.Info.Name != "":
+	case a.FromClient() && a.Request.Info.Name != "":
 		return a.Request.Info.Name
 	case a.Operation == OpCreate:
 		return a.Object.GetName()
-	case a.Own():
+	case a.FromClient():
 		return ""
 	}
 	return a.Old.GetName()
@@ -136,11 +136,11 @@ func (a *Attributes) Forbidden(err error) error {
 
 // A Plugin describes a plug-in in the chain.
 type Plugin struct {
-	Name string // as in --enable-admission-plugins
-	On   bool   // enabled by default
+	Name             string // as in --enable-admission-plugins
+	EnabledByDefault bool   // enabled by default
 	// The resources that the plug-in handles, such as "pods", "pods/binding" or
 	// "ingresses.networking.k8s.io". Empty means all resources and subresources.
-	Of []string
+	Resources []string
 	// The operations that the plug-in handles. Empty means all operations.
 	Operations []string
 
@@ -150,9 +150,9 @@ type Plugin struct {
 	// Idle reports whether the plug-in currently has nothing to do for any write. nil means never.
 	// It is called for each write, so it must be cheap.
 	Idle func() bool
-	// Attends marks a plug-in that runs only if another plug-in runs. The store later rejects
-	// everything that such a plug-in rejects.
-	Attends bool
+	// OnlyWithOthers marks a plug-in that runs only if another plug-in runs. The store later
+	// rejects everything that such a plug-in rejects.
+	OnlyWithOthers bool
 }
 
 // A Chain contains the enabled plug-ins. The nil *Chain has none.
@@ -179,7 +179,7 @@ func NewChain(table []Plugin, on map[string]bool) *Chain {
 	for i, operation := range operations {
 		places := map[place]bool{}
 		for i := range table {
-			for _, name := range table[i].Of {
+			for _, name := range table[i].Resources {
 				places[placeOf(operation, name)] = true
 			}
 		}
@@ -187,7 +187,7 @@ func NewChain(table []Plugin, on map[string]bool) *Chain {
 			r := rowsAt(table, on, func(p *Plugin) bool { return p.wants(at) })
 			c.special[at.resource] = append(c.special[at.resource], special{at, r})
 		}
-		c.general[i] = rowsAt(table, on, func(p *Plugin) bool { return len(p.Of) == 0 && p.wants(place{operation: operation}) })
+		c.general[i] = rowsAt(table, on, func(p *Plugin) bool { return len(p.Resources) == 0 && p.wants(place{operation: operation}) })
 	}
 	return c
 }
@@ -209,7 +209,7 @@ func rowsAt(table []Plugin, on map[string]bool, wanted func(*Plugin) bool) (r ro
 	return r
 }
 
-// placeOf parses an element of Plugin.Of, which has the form RESOURCE[.GROUP][/SUBRESOURCE].
+// placeOf parses an element of Plugin.Resources, which has the form RESOURCE[.GROUP][/SUBRESOURCE].
 func placeOf(operation, name string) place {
 	at := place{operation: operation}
 	name, at.subresource, _ = strings.Cut(name, "/")
@@ -221,7 +221,7 @@ func (p *Plugin) wants(at place) bool {
 	if len(p.Operations) > 0 && !slices.Contains(p.Operations, at.operation) {
 		return false
 	}
-	return len(p.Of) == 0 || slices.ContainsFunc(p.Of, func(name string) bool { return placeOf(at.operation, name) == at })
+	return len(p.Resources) == 0 || slices.ContainsFunc(p.Resources, func(name string) bool { return placeOf(at.operation, name) == at })
 }
 
 // rowsFor returns the rows that handle a write.
@@ -241,16 +241,16 @@ func (c *Chain) rowsFor(a *Attributes) rows {
 
 func awake(all []*Plugin) bool {
 	for _, p := range all {
-		if !p.Attends && (p.Idle == nil || !p.Idle()) {
+		if !p.OnlyWithOthers && (p.Idle == nil || !p.Idle()) {
 			return true
 		}
 	}
 	return false
 }
 
-// Concerns reports whether any plug-in handles the write. Callers use it to avoid computing inputs
+// Handles reports whether any plug-in handles the write. Callers use it to avoid computing inputs
 // that only plug-ins read.
-func (c *Chain) Concerns(a Attributes) bool {
+func (c *Chain) Handles(a Attributes) bool {
 	r := c.rowsFor(&a)
 	return awake(r.admit) || awake(r.validate)
 }

@@ -14,10 +14,10 @@ import (
 func TestChainIsWalkedAgainAfterAChangeFromOutside(t *testing.T) {
 	var walked []string
 	row := func(name string, changes bool) Plugin {
-		return Plugin{Name: name, Of: []string{"pods"}, Operations: []string{OpCreate}, Admit: func(_ context.Context, a *Attributes) error {
+		return Plugin{Name: name, Resources: []string{"pods"}, Operations: []string{OpCreate}, Admit: func(_ context.Context, a *Attributes) error {
 			walked = append(walked, name)
 			if changes {
-				a.Changed()
+				a.MarkChanged()
 			}
 			return nil
 		}}
@@ -37,7 +37,7 @@ func TestChainIsWalkedAgainAfterAChangeFromOutside(t *testing.T) {
 	for _, other := range []Attributes{{Resource: a.Resource, Operation: OpUpdate}, {Resource: a.Resource, Subresource: "binding", Operation: OpCreate},
 		{Resource: types.Lookup("", "v1", "services"), Operation: OpCreate}} {
 		other.Object = &corev1.Pod{}
-		if _, err := chain.Admit(t.Context(), other); err != nil || len(walked) > 0 || chain.Concerns(other) {
+		if _, err := chain.Admit(t.Context(), other); err != nil || len(walked) > 0 || chain.Handles(other) {
 			t.Errorf("%s %s/%s: walked %v, %v", other.Operation, other.Resource.Plural, other.Subresource, walked, err)
 		}
 	}
@@ -46,7 +46,7 @@ func TestChainIsWalkedAgainAfterAChangeFromOutside(t *testing.T) {
 // A row that attends is asked beside others and never alone.
 func TestAttendingPluginsAreNotAskedAlone(t *testing.T) {
 	asked, idle := 0, true
-	table := []Plugin{{Name: "Attends", Attends: true, Admit: func(context.Context, *Attributes) error { asked++; return nil }},
+	table := []Plugin{{Name: "Attends", OnlyWithOthers: true, Admit: func(context.Context, *Attributes) error { asked++; return nil }},
 		{Name: "Other", Idle: func() bool { return idle }, Admit: func(context.Context, *Attributes) error { return nil }}}
 	chain := NewChain(table, map[string]bool{"Attends": true, "Other": true})
 	a := Attributes{Resource: scheme.NewRegistry().Lookup("", "v1", "configmaps"), Operation: OpCreate, Object: &corev1.ConfigMap{}}

@@ -3,7 +3,7 @@
 // built-in plug-ins.
 //
 //	chain := admission.NewChain(table, on)    // rows of plug-ins (package plugins), two of which are the webhooks
-//	hooks.Reload()                            // and hooks.Committed(res) after each write to a configuration
+//	hooks.Reload()                            // and hooks.OnCommit(res) after each write to a configuration
 //	obj, err = chain.Admit(ctx, attributes)   // the object as plug-ins have changed it
 //	err = chain.Validate(ctx, attributes)     // a Status error: denied, or a webhook failed whose failurePolicy is Fail
 //

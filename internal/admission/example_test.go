@@ -16,7 +16,7 @@ import (
 // A plug-in is a row: whom it concerns, what it changes, what it refuses. The chain asks it about those writes alone.
 func ExampleChain() {
 	chain := admission.NewChain([]admission.Plugin{{
-		Name: "Labels", Of: []string{"configmaps"}, Operations: []string{admission.OpCreate},
+		Name: "Labels", Resources: []string{"configmaps"}, Operations: []string{admission.OpCreate},
 		Admit: func(_ context.Context, a *admission.Attributes) error {
 			a.Object.SetLabels(map[string]string{"by": a.Request.User.Name})
 			return nil

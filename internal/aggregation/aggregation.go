@@ -29,8 +29,8 @@ import (
 
 	"apilet/internal/bounded"
 	"apilet/internal/discovery"
+	"apilet/internal/limits"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 	"apilet/internal/webhook"
 )
@@ -52,26 +52,26 @@ type Aggregator struct {
 	// returns the client certificate, or nil
 	Certificate func() *tls.Certificate
 	// called once, before the first APIService with a Service is used
-	Begin      func()
+	OnFirstUse func()
 	SaveStatus func(ctx context.Context, name string, change func(*apiregistrationv1.APIService)) error
 	// reports whether this server writes the status of APIServices
-	Leads func() bool
+	IsLeader func() bool
 	// limit on the wait for the first byte of a response
-	Patience time.Duration
+	ResponseHeaderTimeout time.Duration
 	// --aggregator-reject-forwarding-redirect
 	RejectRedirects bool
 	// called before a long-running request is proxied
-	Delegated func(ctx context.Context)
+	OnLongRunning func(ctx context.Context)
 	// writes an error response
-	Fail func(w http.ResponseWriter, r *http.Request, err error)
+	WriteError func(w http.ResponseWriter, r *http.Request, err error)
 	// closed when long-running requests must end
 	Stopping <-chan struct{}
 	// called with the result of each round
-	Stands func(error)
+	Report func(error)
 	// counts transitions to unavailable, for a metric
-	Unavailable func(name, reason string)
+	OnUnavailable func(name, reason string)
 	// limits the upgraded connections of a user
-	Upgrades *shares.Places
+	Upgrades *limits.Slots
 
 	// nil if no APIService has a Service
 	table atomic.Pointer[table]
@@ -98,7 +98,7 @@ type Aggregator struct {
 // table is an immutable snapshot that maps group versions to servers.
 type table struct {
 	servers map[metav1.GroupVersion]*server
-	others  *discovery.Others
+	others  *discovery.RemoteVersions
 }
 
 // server represents the server for a group version.
@@ -176,7 +176,7 @@ func (g *Aggregator) Run(ctx context.Context) {
 		err := g.catchUp(ctx)
 		g.hear()
 		if ctx.Err() == nil {
-			g.Stands(err)
+			g.Report(err)
 		}
 		if err != nil {
 			sleep(ctx, firstRetry)
@@ -202,6 +202,9 @@ func sleep(ctx context.Context, d time.Duration) {
 func (g *Aggregator) catchUp(ctx context.Context) error {
 	now, changed := g.Store.Revision(), false
 	err := g.log.CatchUp(ctx, func() {
+		for _, service := range g.known {
+			service.close()
+		}
 		clear(g.known)
 		// the log contains no event for an APIService that was deleted before the reset
 		changed = true
@@ -246,7 +249,7 @@ func (g *Aggregator) see(ev *store.Event) {
 		delete(g.known, name)
 		return
 	}
-	g.begin.Do(g.Begin)
+	g.begin.Do(g.OnFirstUse)
 	if before != nil && before.route != nil && before.route.isFor(&obj.Spec) {
 		is = before // keep the known state
 	} else {
@@ -296,7 +299,7 @@ func (g *Aggregator) seeBehind(ev *store.Event) {
 
 // publish builds a new table.
 func (g *Aggregator) publish() {
-	t := &table{servers: map[metav1.GroupVersion]*server{}, others: &discovery.Others{Priorities: map[metav1.GroupVersion]discovery.Priority{}}}
+	t := &table{servers: map[metav1.GroupVersion]*server{}, others: &discovery.RemoteVersions{Priorities: map[metav1.GroupVersion]discovery.Priority{}}}
 	for _, name := range slices.Sorted(maps.Keys(g.known)) {
 		a := g.known[name]
 		gv := metav1.GroupVersion{Group: a.spec.Group, Version: a.spec.Version}
@@ -305,7 +308,7 @@ func (g *Aggregator) publish() {
 			continue
 		}
 		t.servers[gv] = &server{a.name, a.route, a.available()}
-		other := discovery.Other{Group: gv.Group, Version: gv.Version, Stale: true}
+		other := discovery.RemoteVersion{Group: gv.Group, Version: gv.Version, Stale: true}
 		if a.available() && !a.stale {
 			other.Resources, other.Stale, other.OpenAPIHash, other.Swagger = a.learned.resources, false, a.learned.openAPIHash, a.learned.swagger
 		}
@@ -349,7 +352,7 @@ func (g *Aggregator) ask(ctx context.Context) {
 		if a.route == nil {
 			continue
 		}
-		if g.asking < asksAtOnce && g.Leads() && a.check.is(time.Now()) {
+		if g.asking < asksAtOnce && g.IsLeader() && a.check.is(time.Now()) {
 			g.startCheck(ctx, a)
 		}
 		if g.asking < asksAtOnce && a.available() && a.learn.is(time.Now()) {
@@ -404,7 +407,7 @@ func (g *Aggregator) nextDue() (first time.Time) {
 		if a.route == nil || g.asking >= asksAtOnce {
 			continue
 		}
-		if leads := g.Leads(); leads && !a.check.running {
+		if leads := g.IsLeader(); leads && !a.check.running {
 			earlier(a.check.due)
 		} else if !leads {
 			// this server may have become the leader by then
@@ -419,8 +422,8 @@ func (g *Aggregator) nextDue() (first time.Time) {
 
 // ---- Exported state ----
 
-// Others returns the current snapshot of other servers, or nil.
-func (g *Aggregator) Others() *discovery.Others {
+// RemoteVersions returns the current snapshot of other servers, or nil.
+func (g *Aggregator) RemoteVersions() *discovery.RemoteVersions {
 	if t := g.table.Load(); t != nil {
 		return t.others
 	}

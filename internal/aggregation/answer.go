@@ -52,7 +52,7 @@ func (g *Aggregator) tame(ours http.Header, answer *http.Response) {
 	case redirects && g.RejectRedirects:
 		replaceAnswer(answer, "the backend attempted to redirect this request, which is not permitted")
 		return
-	case code != http.StatusSwitchingProtocols && apierror.ForeignCode(code) != code:
+	case code != http.StatusSwitchingProtocols && apierror.UpstreamCode(code) != code:
 		replaceAnswer(answer, fmt.Sprintf("the backend answered with the status code %03d, which is none of HTTP's final ones", code))
 		return
 	}

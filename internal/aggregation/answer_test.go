@@ -19,8 +19,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"apilet/internal/apitest"
+	"apilet/internal/limits"
 	"apilet/internal/request"
-	"apilet/internal/shares"
 )
 
 // A pair is an Aggregator that listens, and a server behind it that answers with raw bytes.
@@ -51,8 +51,8 @@ func (p *pair) log() string {
 
 func startPair(t *testing.T) *pair {
 	t.Helper()
-	p := &pair{t: t, g: &Aggregator{Patience: time.Hour, RejectRedirects: true, Upgrades: shares.NewUpgrades(), self: "apilet-test",
-		Delegated: func(context.Context) {}, Stopping: make(chan struct{}), Fail: func(w http.ResponseWriter, _ *http.Request, err error) {
+	p := &pair{t: t, g: &Aggregator{ResponseHeaderTimeout: time.Hour, RejectRedirects: true, Upgrades: limits.NewUpgradeSlots(), self: "apilet-test",
+		OnLongRunning: func(context.Context) {}, Stopping: make(chan struct{}), WriteError: func(w http.ResponseWriter, _ *http.Request, err error) {
 			code := http.StatusGatewayTimeout
 			if status, ok := err.(apierrors.APIStatus); ok {
 				code = int(status.Status().Code)
@@ -242,7 +242,7 @@ const upgrade = "GET /apis/g/v1/things/x/exec HTTP/1.1\nHost: a\nConnection: Upg
 
 func TestUpgradedConnectionsAreBounded(t *testing.T) {
 	p := startPair(t)
-	p.g.Upgrades = shares.NewPlaces(8) // two of one user
+	p.g.Upgrades = limits.NewSlots(8) // two of one user
 	p.answers("HTTP/1.1 103 Early Hints\nSet-Cookie: a=b\n\nHTTP/1.1 101 Evil\nConnection: Upgrade, X-Content-Type-Options\nUpgrade: websocket\nSec-Websocket-Accept: x\nSet-Cookie: a=b\n\n")
 	var open []net.Conn
 	for range 2 {
@@ -279,7 +279,7 @@ func TestServersBehindKeepNoPlaces(t *testing.T) {
 	p := startPair(t)
 	p.holds = make(chan struct{})
 	defer close(p.holds)
-	p.g.Upgrades, p.g.Patience = shares.NewPlaces(4), time.Millisecond // one of one user
+	p.g.Upgrades, p.g.ResponseHeaderTimeout = limits.NewSlots(4), time.Millisecond // one of one user
 	p.answers("HTTP/1.1 101 Switching Protocols\nConnection: Upgrade\nUpgrade: websocket\n\n")
 	for range 3 {
 		apitest.WaitFor(t, "a place", func() bool {

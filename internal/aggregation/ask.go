@@ -39,9 +39,9 @@ import (
 
 	"apilet/internal/bounded"
 	"apilet/internal/discovery"
+	"apilet/internal/limits"
 	"apilet/internal/request"
 	"apilet/internal/response"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -165,7 +165,7 @@ func (g *Aggregator) save(ctx context.Context, name string, r *route, before *ap
 		helper.SetAPIServiceCondition(obj, is)
 	})
 	if err == nil && became {
-		g.Unavailable(name, is.Reason)
+		g.OnUnavailable(name, is.Reason)
 	}
 	return err
 }
@@ -377,8 +377,8 @@ func (g *Aggregator) ServeOpenAPI(w http.ResponseWriter, r *http.Request) bool {
 		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
 		return true
 	}
-	if err := shares.Hold(r.Context(), w, maxOpenAPI/4); err != nil {
-		g.Fail(w, r, err)
+	if err := limits.Reserve(r.Context(), w, maxOpenAPI/4); err != nil {
+		g.WriteError(w, r, err)
 		return true
 	}
 	a, err := s.route.describe(r, path)

@@ -4,7 +4,7 @@ package aggregation
 // namespace controller of kube-controller-manager it uses the API: for each resource it deletes the
 // collection, or the objects one by one, and then counts the remaining objects.
 //
-//	v := <-g.Empty(ctx, "shop")     v.Objects  {"flunders.wardle.example.com": 1}
+//	v := <-g.EmptyNamespace(ctx, "shop") v.Objects  {"flunders.wardle.example.com": 1}
 //	                                v.Unknown  a server is unavailable; the namespace waits for it, or for the APIService to be deleted
 //	                                v.Failed   requests that were rejected
 //
@@ -39,16 +39,17 @@ const (
 )
 
 // namespaceController is the user of these requests.
-var namespaceController = request.User{Name: request.ServiceAccountPrefix + "kube-system:namespace-controller"}.Completed("")
+var namespaceController = request.User{Name: request.ServiceAccountPrefix + "kube-system:namespace-controller"}.WithImplicitGroups("")
 
-// Empty deletes the objects in a namespace on other servers. The remaining objects are sent to the
-// returned channel, which is buffered. If there are no other servers, Empty returns nil.
-func (g *Aggregator) Empty(ctx context.Context, namespace string) <-chan gc.Rest {
+// EmptyNamespace deletes the objects in a namespace on other servers. The remaining objects are
+// sent to the returned channel, which is buffered. If there are no other servers, EmptyNamespace
+// returns nil.
+func (g *Aggregator) EmptyNamespace(ctx context.Context, namespace string) <-chan gc.Remaining {
 	t := g.table.Load()
 	if t == nil {
 		return nil
 	}
-	said := make(chan gc.Rest, 1)
+	said := make(chan gc.Remaining, 1)
 	go func() { // ends within emptyWaits, or with ctx
 		ctx, cancel := context.WithTimeout(ctx, emptyWaits)
 		defer cancel()
@@ -57,8 +58,8 @@ func (g *Aggregator) Empty(ctx context.Context, namespace string) <-chan gc.Rest
 	return said
 }
 
-func (t *table) empty(ctx context.Context, namespace string) gc.Rest {
-	v := gc.Rest{Objects: map[string]int{}, Finalizers: map[string]int{}}
+func (t *table) empty(ctx context.Context, namespace string) gc.Remaining {
+	v := gc.Remaining{Objects: map[string]int{}, Finalizers: map[string]int{}}
 	var away []string
 	for i := range t.others.All {
 		other := &t.others.All[i]
@@ -76,12 +77,12 @@ func (t *table) empty(ctx context.Context, namespace string) gc.Rest {
 			}
 			c := collection{s.route, other, res.Resource, namespace}
 			if err := c.clear(ctx, slices.Contains(verbs, "deletecollection"), &v); err != nil {
-				v.Failed = append(v.Failed, fmt.Errorf("%s.%s of APIService %s: %w", res.Resource, other.Group, s.name, err))
+				v.Errors = append(v.Errors, fmt.Errorf("%s.%s of APIService %s: %w", res.Resource, other.Group, s.name, err))
 			}
 		}
 	}
 	if len(away) > 0 {
-		v.Unknown = errors.New("unable to retrieve the complete list of server APIs: " + strings.Join(away, ", "))
+		v.Err = errors.New("unable to retrieve the complete list of server APIs: " + strings.Join(away, ", "))
 	}
 	return v
 }
@@ -89,7 +90,7 @@ func (t *table) empty(ctx context.Context, namespace string) gc.Rest {
 // collection identifies a resource in a namespace on another server.
 type collection struct {
 	route     *route
-	of        *discovery.Other
+	of        *discovery.RemoteVersion
 	resource  string
 	namespace string
 }
@@ -118,7 +119,7 @@ func (c *collection) ask(ctx context.Context, method, path, body string) (answer
 }
 
 // clear deletes the objects and counts the remaining ones.
-func (c *collection) clear(ctx context.Context, together bool, v *gc.Rest) error {
+func (c *collection) clear(ctx context.Context, together bool, v *gc.Remaining) error {
 	const options = `{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}`
 	left, err := c.list(ctx)
 	if err != nil || len(left) == 0 {

@@ -31,15 +31,15 @@ func TestNamespacesNameTheAPIServiceTheyWaitFor(t *testing.T) {
 		things := []apidiscoveryv2.APIResourceDiscovery{{Resource: "things", Scope: apidiscoveryv2.ScopeNamespace, Verbs: []string{"list", "delete"}}}
 		tab := &table{
 			servers: map[metav1.GroupVersion]*server{{Group: "g", Version: "v1"}: {name: "v1.g", route: at, available: true}, {Group: "away", Version: "v2"}: {name: "v2.away", route: at}},
-			others: &discovery.Others{All: []discovery.Other{{Group: "g", Version: "v1", Resources: things},
+			others: &discovery.RemoteVersions{All: []discovery.RemoteVersion{{Group: "g", Version: "v1", Resources: things},
 				{Group: "away", Version: "v2", Stale: true}}},
 		}
 		rest := tab.empty(t.Context(), "n")
-		if len(rest.Failed) != 1 || !strings.HasPrefix(rest.Failed[0].Error(), want) || len(rest.Failed[0].Error()) > 2*maxText {
-			t.Errorf("%.80s: failed %.300v", body, rest.Failed)
+		if len(rest.Errors) != 1 || !strings.HasPrefix(rest.Errors[0].Error(), want) || len(rest.Errors[0].Error()) > 2*maxText {
+			t.Errorf("%.80s: failed %.300v", body, rest.Errors)
 		}
-		if rest.Unknown == nil || !strings.Contains(rest.Unknown.Error(), "away/v2 (APIService v2.away)") {
-			t.Errorf("unknown %v", rest.Unknown)
+		if rest.Err == nil || !strings.Contains(rest.Err.Error(), "away/v2 (APIService v2.away)") {
+			t.Errorf("unknown %v", rest.Err)
 		}
 	}
 }

@@ -89,7 +89,7 @@ func (g *Aggregator) newRoute(spec *apiregistrationv1.APIServiceSpec) *route {
 	}
 	make := func(upgrades bool) *http.Transport {
 		t := &http.Transport{TLSClientConfig: secured.Clone(), DialContext: within(handshakes, g.Services.Dialer(service.Namespace, service.Name, *service.Port)),
-			TLSHandshakeTimeout: handshakes, ResponseHeaderTimeout: g.Patience, ExpectContinueTimeout: time.Second, MaxResponseHeaderBytes: proxy.MaxHeader,
+			TLSHandshakeTimeout: handshakes, ResponseHeaderTimeout: g.ResponseHeaderTimeout, ExpectContinueTimeout: time.Second, MaxResponseHeaderBytes: proxy.MaxHeader,
 			MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn, DisableCompression: true, Protocols: new(http.Protocols),
 			HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}}
 		t.Protocols.SetHTTP1(true)
@@ -161,7 +161,7 @@ func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 		http.Error(w, s.route.err.Error(), http.StatusInternalServerError)
 		return
 	case !straight(r.URL):
-		g.Fail(w, r, apierrors.NewBadRequest("the path has parts that another server might read otherwise: an escaped slash, an empty part, or one of dots"))
+		g.WriteError(w, r, apierrors.NewBadRequest("the path has parts that another server might read otherwise: an escaped slash, an empty part, or one of dots"))
 		return
 	case slices.ContainsFunc(r.Header.Values("Via"), func(via string) bool { return strings.Contains(via, g.self) }):
 		http.Error(w, "this server has passed the request on before: the APIService's Service leads back to it", http.StatusLoopDetected)
@@ -169,23 +169,23 @@ func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 	}
 	rec := request.From(r.Context())
 	// the bodies are in the audit log of the other server
-	if rec.Audited != nil {
-		rec.Audited.Unkept = true
+	if rec.AuditData != nil {
+		rec.AuditData.SkipResponse = true
 	}
-	hop := &proxy.Hop{Plain: s.route.plain, Upgrade: s.route.upgrades, Lasts: rec.Follows || request.LongRunning(&rec.Info), Patience: g.Patience,
-		Started: func() { g.Delegated(r.Context()) },
+	hop := &proxy.Hop{Plain: s.route.plain, Upgrade: s.route.upgrades, Streaming: rec.Streaming || request.IsLongRunning(&rec.Info), WriteTimeout: g.ResponseHeaderTimeout,
+		OnStart: func() { g.OnLongRunning(r.Context()) },
 		Rewrite: func(p *httputil.ProxyRequest) { g.readdress(p, s.route, rec) },
 		Modify: func(ours http.Header, answer *http.Response) error {
 			g.tame(ours, answer)
 			return nil
 		},
-		Failed: g.failed}
+		ErrorHandler: g.failed}
 	if !rec.Info.ResourceRequest {
 		hop.Limit = discoveryWaits
 	}
-	forward := &proxy.Forwarder{Places: g.Upgrades, Stopping: g.Stopping}
+	forward := &proxy.Forwarder{Slots: g.Upgrades, Stopping: g.Stopping}
 	if err := forward.Serve(w, r, rec.User, hop); err != nil {
-		g.Fail(w, r, err)
+		g.WriteError(w, r, err)
 	}
 }
 
@@ -207,7 +207,7 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 	// httputil.ReverseProxy would announce the names of trailers without values
 	out.Trailer = nil
 	h := out.Header
-	proxy.HideCredentials(h)
+	proxy.RemoveCredentials(h)
 	for key := range h {
 		if slices.ContainsFunc(redirecting, func(name string) bool { return request.IsHeader(key, name) }) {
 			delete(h, key)
@@ -270,7 +270,7 @@ func escapeKey(key string) string {
 // failed responds if the other server did not.
 func (g *Aggregator) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if cause := r.Context().Err(); cause != nil {
-		g.Fail(w, r, cause)
+		g.WriteError(w, r, cause)
 		return
 	}
 	http.Error(w, "error trying to reach service: "+err.Error(), http.StatusServiceUnavailable)

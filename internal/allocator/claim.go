@@ -44,8 +44,8 @@ const (
 		`"f:spec":{"f:parentRef":{".":{},"f:name":{},"f:namespace":{},"f:resource":{}}}}`
 )
 
-// ErrLost is returned if the value has been claimed by another server.
-var ErrLost = errors.New("another server has given it out")
+// ErrAlreadyClaimed is returned if the value has been claimed by another server.
+var ErrAlreadyClaimed = errors.New("another server has given it out")
 
 var addressType = scheme.GroupVersion(networkingv1.GroupName, "v1", scheme.Row[networkingv1.IPAddress](0, "ipaddresses", ""))[0]
 var portsType = scheme.GroupVersion("", "v1", scheme.Row[corev1.RangeAllocation](0, "rangeallocations", ""))[0]
@@ -71,7 +71,7 @@ func claimOf(json []byte) (c claim) {
 	return c
 }
 
-// claimAddress creates an IPAddress for a Service. It returns ErrLost if it exists.
+// claimAddress creates an IPAddress for a Service. It returns ErrAlreadyClaimed if it exists.
 func (a *Allocator) claimAddress(ctx context.Context, address, service string) error {
 	addr, err := netip.ParseAddr(address)
 	if err != nil {
@@ -102,7 +102,7 @@ func (a *Allocator) claimAddress(ctx context.Context, address, service string) e
 		}
 	}
 	if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrDeleting) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
-		return ErrLost
+		return ErrAlreadyClaimed
 	}
 	return err
 }
@@ -187,7 +187,7 @@ func (a *Allocator) changePorts(ctx context.Context, change func(bits *big.Int) 
 	return apierrors.NewServerTimeout(corev1.Resource("services"), "allocate node ports for", 0)
 }
 
-// claimPorts sets the bits of ports. It returns ErrLost if one is already set.
+// claimPorts sets the bits of ports. It returns ErrAlreadyClaimed if one is already set.
 func (a *Allocator) claimPorts(ctx context.Context, wanted []int32) error {
 	if !a.Shared || len(wanted) == 0 {
 		return nil
@@ -195,7 +195,7 @@ func (a *Allocator) claimPorts(ctx context.Context, wanted []int32) error {
 	return a.changePorts(ctx, func(bits *big.Int) (bool, error) {
 		for _, port := range wanted {
 			if bits.Bit(int(port-firstNodePort)) == 1 {
-				return false, ErrLost
+				return false, ErrAlreadyClaimed
 			}
 		}
 		for _, port := range wanted {
@@ -220,10 +220,10 @@ func (a *Allocator) freePorts(ctx context.Context, unused []int32) error {
 
 // ---- Releasing claims
 
-// Freed must be called after a write of a Service. It releases the values that are no longer used.
-// before and after contain the stored JSON. If the Service was deleted, after is nil. Failures are
-// left to the repair, because the write has already happened.
-func (a *Allocator) Freed(ctx context.Context, key string, before, after []byte) {
+// ReleaseUnused must be called after a write of a Service. It releases the values that are no
+// longer used. before and after contain the stored JSON. If the Service was deleted, after is nil.
+// Failures are left to the repair, because the write has already happened.
+func (a *Allocator) ReleaseUnused(ctx context.Context, key string, before, after []byte) {
 	if !strings.HasPrefix(key, serviceRange) {
 		return
 	}
@@ -265,8 +265,8 @@ func (a *Allocator) giveBack(ctx context.Context, service string, texts []string
 	for _, address := range addresses {
 		err = errors.Join(err, a.freeAddress(ctx, address, service))
 	}
-	if err = errors.Join(err, a.freePorts(ctx, unused)); err != nil && a.Failed != nil {
-		a.Failed(fmt.Errorf("giving back what %s had: %w", service, err))
+	if err = errors.Join(err, a.freePorts(ctx, unused)); err != nil && a.Report != nil {
+		a.Report(fmt.Errorf("giving back what %s had: %w", service, err))
 	}
 }
 

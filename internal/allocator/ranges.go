@@ -68,7 +68,7 @@ func (a *Allocator) blocks(family corev1.IPFamily) (found []block) {
 	own, told := a.ranges[ownRange]
 	switch {
 	case !told:
-		add(a.Blocks)
+		add(a.Ranges)
 	case own.ready:
 		add(own.blocks)
 	}
@@ -80,9 +80,9 @@ func (a *Allocator) blocks(family corev1.IPFamily) (found []block) {
 	return found
 }
 
-// families returns the address families of a.Blocks.
+// families returns the address families of a.Ranges.
 func (a *Allocator) families() (offered []corev1.IPFamily) {
-	for _, block := range a.Blocks {
+	for _, block := range a.Ranges {
 		family := corev1.IPv4Protocol
 		if block.Addr().Is6() {
 			family = corev1.IPv6Protocol

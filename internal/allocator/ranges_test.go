@@ -52,7 +52,7 @@ func dual(name string, ips ...string) *corev1.Service {
 
 func newDualServer(t testing.TB, st *store.Store, four, six string) *server {
 	s := newServer(t, st, false)
-	s.Blocks = []netip.Prefix{netip.MustParsePrefix(four), netip.MustParsePrefix(six)}
+	s.Ranges = []netip.Prefix{netip.MustParsePrefix(four), netip.MustParsePrefix(six)}
 	return s
 }
 
@@ -74,7 +74,7 @@ func TestBothAddressesOrNone(t *testing.T) {
 	}
 	s.address("fd00:10::9", "faster", time.Now(), nil)
 	err = given.Claim(context.Background())
-	if given.Done(context.Background(), err); err != ErrLost || len(s.addresses()) != 3 {
+	if given.Done(context.Background(), err); err != ErrAlreadyClaimed || len(s.addresses()) != 3 {
 		t.Errorf("%v: %v", err, s.addresses())
 	}
 	if err := s.create(dual("next", "10.96.0.8"), nil); err != nil || len(s.addresses()) != 5 {

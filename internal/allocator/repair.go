@@ -23,15 +23,15 @@ import (
 const (
 	repairEvery   = 3 * time.Minute
 	orphanGrace   = time.Minute // age of an IPAddress without a Service
-	leakRounds    = 3           // rounds that a node port may be claimed without a Service
+	leakRounds    = 3           // the round in which a node port without a Service is released
 	repairWorkers = 16          // maximum number of concurrent writes
 )
 
 // Run repairs claims regularly until ctx ends. It must only run on one server at a time.
 func (a *Allocator) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := a.repair(ctx); ctx.Err() == nil && a.Failed != nil {
-			a.Failed(err)
+		if err := a.repair(ctx); ctx.Err() == nil && a.Report != nil {
+			a.Report(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -77,7 +77,7 @@ func (a *Allocator) repairAddresses(ctx context.Context, taken map[string]string
 		if r.to == "" || !a.stillHas(r.to, r.address) {
 			return nil
 		}
-		if err := a.claimAddress(ctx, r.address, r.to); !errors.Is(err, ErrLost) {
+		if err := a.claimAddress(ctx, r.address, r.to); !errors.Is(err, ErrAlreadyClaimed) {
 			return err
 		}
 		return nil
@@ -118,7 +118,7 @@ func (a *Allocator) repairPorts(ctx context.Context, taken map[string]string) er
 				bits.SetBit(bits, i, 1)
 				changed = true
 			case set && !is && !held[strconv.Itoa(int(port))]:
-				if leaks[port] = a.leaks[port] + 1; leaks[port] > leakRounds {
+				if leaks[port] = a.leaks[port] + 1; leaks[port] >= leakRounds {
 					delete(leaks, port)
 					bits.SetBit(bits, i, 0)
 					changed = true

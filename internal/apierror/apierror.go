@@ -43,19 +43,21 @@ func New(code int32, reason metav1.StatusReason, message string) *apierrors.Stat
 		Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
 }
 
-// ForeignCode returns the status code for a response of another server. It returns 502 for a code
+// UpstreamCode returns the status code for a response of another server. It returns 502 for a code
 // that is not one of a final HTTP response: net/http panics below 100, takes 1xx for an interim
 // response, and clients know no code above 599.
-func ForeignCode(code int) int {
+func UpstreamCode(code int) int {
 	if code < http.StatusOK || code > 599 {
 		return http.StatusBadGateway
 	}
 	return code
 }
 
-// Unexplained returns a 500 error without a reason. kube-apiserver returns such errors from its
-// storage layer, for example if a resourceVersion is invalid or a pod has no target.
-func Unexplained(message string) error { return New(http.StatusInternalServerError, "", message) }
+// InternalWithoutReason returns a 500 error without a reason. kube-apiserver returns such errors
+// from its storage layer, for example if a resourceVersion is invalid or a pod has no target.
+func InternalWithoutReason(message string) error {
+	return New(http.StatusInternalServerError, "", message)
+}
 
 // NoSuchResource returns a 404 error for paths that do not exist.
 func NoSuchResource() error {
@@ -80,8 +82,8 @@ type Budget struct{ count, bytes int }
 // NewBudget returns the full budget of MaxErrors errors and MaxErrorText bytes.
 func NewBudget() Budget { return Budget{MaxErrors, MaxErrorText} }
 
-// Spent reports whether the budget is exhausted.
-func (b *Budget) Spent() bool { return b.count <= 0 || b.bytes <= 0 }
+// Exhausted reports whether the budget is exhausted.
+func (b *Budget) Exhausted() bool { return b.count <= 0 || b.bytes <= 0 }
 
 // Take subtracts an error with this text.
 func (b *Budget) Take(text string) {
@@ -94,9 +96,9 @@ func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierror
 	left, causes := NewBudget(), make([]metav1.StatusCause, 0, min(len(errs), MaxErrors)+1)
 	message := NewText()
 	for i, err := range errs {
-		if left.Spent() {
-			message.More(len(errs) - i)
-			causes = append(causes, metav1.StatusCause{Message: More(len(errs) - i)})
+		if left.Exhausted() {
+			message.AddOmitted(len(errs) - i)
+			causes = append(causes, metav1.StatusCause{Message: OmittedText(len(errs) - i)})
 			break
 		}
 		body := err.ErrorBody()
@@ -119,13 +121,13 @@ func Invalid(kind schema.GroupKind, name string, errs field.ErrorList) *apierror
 	}}
 }
 
-// InvalidWhole returns a 422 error that does not refer to a specific field.
-func InvalidWhole(kind schema.GroupKind, name string, err error) error {
+// InvalidObject returns a 422 error that does not refer to a specific field.
+func InvalidObject(kind schema.GroupKind, name string, err error) error {
 	return apierrors.NewInvalid(kind, name, field.ErrorList{field.Invalid(nil, field.OmitValueType{}, err.Error())})
 }
 
-// More returns the text that counts the omitted errors.
-func More(n int) string { return fmt.Sprintf("and %d more", n) }
+// OmittedText returns the text that counts the omitted errors.
+func OmittedText(n int) string { return fmt.Sprintf("and %d more", n) }
 
 // Text formats errors in the same way as Kubernetes' aggregates. Duplicates are omitted, and
 // brackets are only added if there are several errors.
@@ -150,8 +152,8 @@ func (j *Text) Add(text string) {
 	j.out.WriteString(text)
 }
 
-// More adds an entry that counts the omitted errors.
-func (j *Text) More(n int) { j.Add(More(n)) }
+// AddOmitted adds an entry that counts the omitted errors.
+func (j *Text) AddOmitted(n int) { j.Add(OmittedText(n)) }
 
 // String returns the only entry, or all entries in brackets.
 func (j *Text) String() string {
@@ -161,27 +163,27 @@ func (j *Text) String() string {
 	return j.out.String()
 }
 
-// Fewer truncates a list of errors. If errors are omitted, the last error contains their number.
-func Fewer(errs []error) []error {
+// Truncate truncates a list of errors. If errors are omitted, the last error contains their number.
+func Truncate(errs []error) []error {
 	left := NewBudget()
 	for i, err := range errs {
-		if left.Spent() {
-			return append(errs[:i:i], errors.New(More(len(errs)-i)))
+		if left.Exhausted() {
+			return append(errs[:i:i], errors.New(OmittedText(len(errs)-i)))
 		}
 		left.Take(err.Error())
 	}
 	return errs
 }
 
-// Joined returns one error for a list of errors, in the format of Kubernetes' aggregates. Nil
+// Join returns one error for a list of errors, in the format of Kubernetes' aggregates. Nil
 // errors are ignored. If all errors are nil, it returns nil.
-func Joined[E error](errs []E) error {
+func Join[E error](errs []E) error {
 	left, text := NewBudget(), NewText()
 	for i, err := range errs {
 		switch {
 		case any(err) == nil:
-		case left.Spent():
-			text.More(len(errs) - i)
+		case left.Exhausted():
+			text.AddOmitted(len(errs) - i)
 			return errors.New(text.String())
 		default:
 			entry := err.Error()
@@ -195,15 +197,15 @@ func Joined[E error](errs []E) error {
 	return errors.New(text.String())
 }
 
-// Shortened truncates an error with many lines. A small YAML file can have half a million duplicate
-// keys. (JSON's strict decoder stops at 100 errors.)
-func Shortened(err error) error {
+// TruncateLines truncates an error with many lines. A small YAML file can have half a million
+// duplicate keys. (JSON's strict decoder stops at 100 errors.)
+func TruncateLines(err error) error {
 	lines := strings.SplitN(err.Error(), "\n", MaxErrors+2) // the first line is a title
 	if len(lines) < MaxErrors+2 {
 		return err
 	}
 	last := &lines[MaxErrors+1]
-	*last = "  " + More(strings.Count(*last, "\n")+1)
+	*last = "  " + OmittedText(strings.Count(*last, "\n")+1)
 	return errors.New(strings.Join(lines, "\n"))
 }
 

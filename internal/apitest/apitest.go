@@ -63,12 +63,26 @@ func run(m *testing.M, prepare []func() (done func())) int {
 	return m.Run()
 }
 
-// Rounds returns the number of rounds of a random search that looks for wrong results and not for
-// races: n, or a fifth of n with -short or -race. The race detector makes each round ten times as
-// expensive, and later rounds find no further races.
+// Long reports whether the tests run in their long form, which APILET_LONG=1 asks for: all rounds of
+// random searches, all commands of the documents, and whatever else takes minutes. The short form of
+// a test finds the same kinds of faults in fewer places. With the race detector only the short form
+// runs, because each round is ten times as expensive and later rounds find no further races.
+func Long() bool { return os.Getenv("APILET_LONG") != "" && !Race }
+
+// Rounds returns the number of rounds of a random search: n in the long form, a fifth of it in the
+// short form.
 func Rounds(n int) int {
-	if Race || testing.Short() {
-		return n / 5
+	if Long() {
+		return n
+	}
+	return n / 5
+}
+
+// Every returns the distance between the cases that a test tries: 1 in the long form, n in the short
+// form.
+func Every(n int) int {
+	if Long() {
+		return 1
 	}
 	return n
 }

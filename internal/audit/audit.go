@@ -191,7 +191,7 @@ type Log struct {
 	path    string   // "-" is standard output, "" means no file
 	queue   *batcher // nil unless the mode is ModeBatch
 	hooks   Hooks
-	room    request.Room          // memory for response bodies
+	room    request.ByteLimit     // memory for response bodies
 	failing atomic.Pointer[error] // the error if events cannot be written, or nil
 
 	// mu guards the fields below. It is held during writes, so that the rest of an incomplete line
@@ -458,8 +458,8 @@ func (a *Log) flushLocked() auditOutcome {
 	return out
 }
 
-// Works returns an error if events cannot be written.
-func (a *Log) Works() error {
+// CheckHealth returns an error if events cannot be written.
+func (a *Log) CheckHealth() error {
 	if err := a.failing.Load(); err != nil {
 		return fmt.Errorf("the audit log cannot be written, and what does not fit in memory is lost: %w", *err)
 	}

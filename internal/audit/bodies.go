@@ -22,12 +22,12 @@ var errTooLong = errors.New("the answer is too long for an audit event")
 // addBodies adds the bodies that the policy requires to the event. If the response cannot be added,
 // the event has no bodies and an annotation.
 func (a *Log) addBodies(ev *event, rec *request.Request) {
-	kept := rec.Audited
-	if !kept.WantsSent() || ev.stage == stageRequestReceived {
+	kept := rec.AuditData
+	if !kept.RecordsRequest() || ev.stage == stageRequestReceived {
 		return
 	}
-	ev.sent = kept.Sent
-	if kept.WithoutFields && rec.Info.Verb != "patch" {
+	ev.sent = kept.RequestObject
+	if kept.OmitManagedFields && rec.Info.Verb != "patch" {
 		ev.sent = withoutFields(ev.sent)
 	}
 	if kept.Level != "RequestResponse" || ev.stage == stagePanic {
@@ -42,7 +42,7 @@ func (a *Log) addBodies(ev *event, rec *request.Request) {
 		ev.annotations[truncatedNote] = "true"
 		return
 	}
-	if kept.WithoutFields {
+	if kept.OmitManagedFields {
 		answer = withoutFields(answer)
 	}
 	ev.answer = answer
@@ -51,25 +51,25 @@ func (a *Log) addBodies(ev *event, rec *request.Request) {
 // answerOf returns the response as JSON. It returns nil if the response is not an API object, such
 // as a stream, metrics or the page.
 func (a *Log) answerOf(rec *request.Request) ([]byte, error) {
-	kept, path := rec.Audited, rec.Info.Path
+	kept, path := rec.AuditData, rec.Info.Path
 	object := rec.Info.ResourceRequest || path == "/api" || path == "/apis" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")
 	switch {
 	case kept.TooLong && object:
 		return nil, errTooLong
-	case len(kept.Answer) == 0 && rec.Answered != nil: // rejected before the policy was evaluated, because the user was not known
-		status := *rec.Answered
+	case len(kept.ResponseBody) == 0 && rec.ResponseStatus != nil: // rejected before the policy was evaluated, because the user was not known
+		status := *rec.ResponseStatus
 		status.Kind, status.APIVersion = "Status", "v1"
 		return json.Marshal(&status)
-	case len(kept.Answer) == 0, !object && rec.Answered == nil:
+	case len(kept.ResponseBody) == 0, !object && rec.ResponseStatus == nil:
 		return nil, nil
 	}
-	body := kept.Answer
+	body := kept.ResponseBody
 	if kept.Header.Get("Content-Encoding") == "gzip" {
 		z, err := gzip.NewReader(bytes.NewReader(body))
 		if err != nil {
 			return nil, err
 		}
-		if body, err = io.ReadAll(io.LimitReader(z, request.MostKept+1)); err == nil && len(body) > request.MostKept {
+		if body, err = io.ReadAll(io.LimitReader(z, request.MaxRecordedResponse+1)); err == nil && len(body) > request.MaxRecordedResponse {
 			err = errTooLong
 		}
 		if err != nil {

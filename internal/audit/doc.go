@@ -5,7 +5,7 @@
 //	jq 'select(.annotations["k8s.io/deprecated"]=="true") | .userAgent' audit.log
 //
 //	log, err := audit.Open(audit.Config{Path: "audit.log"}, audit.Hooks{Written: count, Dropped: countAt, Failing: tell})
-//	log.Begun(r, rec, 200)      // a watch, when its response begins
+//	log.ResponseStarted(r, rec, 200) // a watch, when its response begins
 //	log.Done(r, rec, 200, nil)  // any request, when it has ended; the last argument is the value of a panic
 //
 // This package uses the fields and stages defined in k8s.io/apiserver/pkg/apis/audit/v1 and its

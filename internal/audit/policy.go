@@ -31,7 +31,7 @@ func LoadPolicy(path string) (*Policy, error) {
 
 // choose evaluates the policy for a request. If the user is impersonated, it uses the authenticated
 // user.
-func (p *Policy) choose(rec *request.Request) *request.Audited {
+func (p *Policy) choose(rec *request.Request) *request.AuditData {
 	info := &rec.Info
 	about := authorizer.AttributesRecord{Verb: info.Verb, Namespace: info.Namespace, APIGroup: info.Group, APIVersion: info.Version, Resource: info.Resource,
 		Subresource: info.Subresource, Name: info.Name, ResourceRequest: info.ResourceRequest, Path: info.Path}
@@ -50,5 +50,5 @@ func (p *Policy) choose(rec *request.Request) *request.Audited {
 	if chosen.Level == "" {
 		chosen.Level = audit.LevelNone
 	}
-	return &request.Audited{Level: string(chosen.Level), OmitStages: omitted, WithoutFields: chosen.OmitManagedFields, Unkept: rec.Follows}
+	return &request.AuditData{Level: string(chosen.Level), OmitStages: omitted, OmitManagedFields: chosen.OmitManagedFields, SkipResponse: rec.Streaming}
 }

@@ -11,32 +11,32 @@ import (
 	"apilet/internal/request"
 )
 
-// Received must be called when the user of a request is known. It evaluates the policy and writes
-// an event for the arrival of the request. Without a policy it does nothing. In ModeStrict it
-// returns false if the event cannot be delivered. The request must then be rejected, and has no
+// RequestReceived must be called when the user of a request is known. It evaluates the policy and
+// writes an event for the arrival of the request. Without a policy it does nothing. In ModeStrict
+// it returns false if the event cannot be delivered. The request must then be rejected, and has no
 // other event.
-func (l *Log) Received(r *http.Request, rec *request.Request) (goesOn bool) {
+func (l *Log) RequestReceived(r *http.Request, rec *request.Request) (goesOn bool) {
 	if l.Policy == nil {
 		return true
 	}
 	if goesOn = l.event(r, rec, event{stage: stageRequestReceived}); !goesOn {
-		rec.Audited.Level = "None"
+		rec.AuditData.Level = "None"
 	}
 	return goesOn
 }
 
-// Begun writes the audit event for the beginning of a long response. If the user of the request is
-// not known, Done writes its only event.
-func (l *Log) Begun(r *http.Request, rec *request.Request, code int) {
+// ResponseStarted writes the audit event for the beginning of a long response. If the user of the
+// request is not known, Done writes its only event.
+func (l *Log) ResponseStarted(r *http.Request, rec *request.Request, code int) {
 	if rec.User.Name != "" {
-		l.event(r, rec, event{stage: stageResponseStarted, code: code, status: rec.Answered})
+		l.event(r, rec, event{stage: stageResponseStarted, code: code, status: rec.ResponseStatus})
 	}
 }
 
 // Done must be called when a request has ended. It writes the audit event. If the handler has
 // panicked, cause is the value.
 func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
-	ev := event{stage: stageResponseComplete, code: code, status: rec.Answered}
+	ev := event{stage: stageResponseComplete, code: code, status: rec.ResponseStatus}
 	switch {
 	case cause != nil && cause != http.ErrAbortHandler:
 		ev.stage, ev.status = stagePanic, panicStatus(cause)
@@ -44,23 +44,23 @@ func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
 		ev.stage = stageResponseStarted
 	}
 	l.event(r, rec, ev)
-	if rec.Audited != nil {
-		rec.Audited.GiveBack()
+	if rec.AuditData != nil {
+		rec.AuditData.ReleaseResponse()
 	}
 }
 
 // event completes an event with the data of the request and writes it.
 func (l *Log) event(r *http.Request, rec *request.Request, ev event) (goesOn bool) {
 	if l.Policy != nil {
-		if rec.Audited == nil {
-			rec.Audited = l.Policy.choose(rec)
-			rec.Audited.Room = &l.room
-			l.hooks.leveled(rec.Audited.Level)
+		if rec.AuditData == nil {
+			rec.AuditData = l.Policy.choose(rec)
+			rec.AuditData.Limit = &l.room
+			l.hooks.leveled(rec.AuditData.Level)
 		}
-		if rec.Audited.Level == "None" || slices.Contains(rec.Audited.OmitStages, string(ev.stage)) {
+		if rec.AuditData.Level == "None" || slices.Contains(rec.AuditData.OmitStages, string(ev.stage)) {
 			return true
 		}
-		ev.level = rec.Audited.Level
+		ev.level = rec.AuditData.Level
 	}
 	ev.id, ev.received, ev.at, ev.annotations = rec.ID, rec.Received, time.Now(), rec.Annotations()
 	ev.uri, ev.verb, ev.agent, ev.sourceIPs = r.URL, rec.Info.Verb, r.UserAgent(), sourceIPs(r)

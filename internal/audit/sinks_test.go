@@ -297,7 +297,7 @@ func TestModesRefuseOrDoNot(t *testing.T) {
 			r := req.Clone(t.Context())
 			r.Method = method
 			rec := &request.Request{ID: "1", Info: request.Parse(r), User: request.User{Name: "jane"}}
-			goesOn := l.Received(r, rec)
+			goesOn := l.RequestReceived(r, rec)
 			l.Done(r, rec, 200, nil)
 			return goesOn
 		}
@@ -383,8 +383,8 @@ func TestLongEventsAreShortened(t *testing.T) {
 		if rec.User.Name == "" {
 			rec.User.Name = "jane"
 		}
-		l.Received(req, rec)
-		rec.Audited.Sent = []byte(c.body)
+		l.RequestReceived(req, rec)
+		rec.AuditData.RequestObject = []byte(c.body)
 		l.Done(req, rec, 200, nil)
 	}
 	if err := l.Close(); err != nil {
@@ -458,12 +458,12 @@ func BenchmarkPolicy(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				rec := &request.Request{ID: "1", Info: info, User: request.User{Name: "jane", Groups: []string{"dev"}}}
-				l.Received(r, rec)
-				if rec.Audited.WantsSent() {
-					rec.Audited.Sent = body
+				l.RequestReceived(r, rec)
+				if rec.AuditData.RecordsRequest() {
+					rec.AuditData.RequestObject = body
 				}
-				if rec.Audited.WantsAnswer() {
-					rec.Audited.Keep(header, body)
+				if rec.AuditData.RecordsResponse() {
+					rec.AuditData.RecordResponse(header, body)
 				}
 				l.Done(r, rec, 201, nil)
 			}

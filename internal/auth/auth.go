@@ -61,11 +61,11 @@ import (
 	"apilet/internal/auth/bootstraptoken"
 	"apilet/internal/auth/callout"
 	"apilet/internal/auth/certs"
-	"apilet/internal/auth/memory"
 	"apilet/internal/auth/node"
 	"apilet/internal/auth/oidc"
 	"apilet/internal/auth/rbac"
 	"apilet/internal/auth/serviceaccount"
+	"apilet/internal/auth/ttlcache"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -92,14 +92,14 @@ type Config struct {
 
 	BootstrapTokens bool // --enable-bootstrap-token-auth
 
-	AnonymousGiven bool                                   // --anonymous-auth was given
-	IssuersFile    string                                 // --authentication-config
-	Issuers        *apiserver.AuthenticationConfiguration // from --oidc-..., may be nil
-	Algorithms     []string                               // from --oidc-signing-algs
-	OwnIssuers     []string                               // issuers of service account tokens
-	TokenHook      callout.TokensConfig                   // --authentication-token-webhook-...
-	PlanFile       string                                 // --authorization-config
-	Plan           *callout.Plan                          // set if --authorization-mode contains a webhook
+	AnonymousFlagSet bool                                   // --anonymous-auth was given
+	IssuersFile      string                                 // --authentication-config
+	Issuers          *apiserver.AuthenticationConfiguration // from --oidc-..., may be nil
+	Algorithms       []string                               // from --oidc-signing-algs
+	OwnIssuers       []string                               // issuers of service account tokens
+	TokenHook        callout.TokensConfig                   // --authentication-token-webhook-...
+	PlanFile         string                                 // --authorization-config
+	Plan             *callout.Plan                          // set if --authorization-mode contains a webhook
 }
 
 // The authorization modes that are evaluated in turn.
@@ -130,9 +130,9 @@ func (cfg Config) CheckListen(addr string) error {
 	return nil
 }
 
-// StaysHere reports whether only this machine can reach addr. It returns true for an invalid
+// IsLocalOnly reports whether only this machine can reach addr. It returns true for an invalid
 // address, because CheckListen reports that error.
-func StaysHere(addr string) bool {
+func IsLocalOnly(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err != nil || request.IsLoopback(host)
 }
@@ -140,24 +140,24 @@ func StaysHere(addr string) bool {
 // Authenticator holds the credentials and the authorization policy. It is safe for concurrent use.
 type Authenticator struct {
 	cfg    Config
-	tokens *certs.Followed[tokenTable] // nil without --token-auth-file
+	tokens *certs.Dynamic[tokenTable] // nil without --token-auth-file
 	// ClientCAs is nil if no certificate is accepted. The TLS listener requests certificates from
 	// these authorities but does not verify them.
-	ClientCAs *certs.Followed[x509.CertPool]
+	ClientCAs *certs.Dynamic[x509.CertPool]
 	// Accounts verifies service account tokens. It must be set once, when the store has been
 	// opened. Until then no such token is accepted.
 	Accounts  *serviceaccount.Tokens
-	Bootstrap *bootstraptoken.Tokens        // nil without --enable-bootstrap-token-auth; set like Accounts
-	Nodes     *node.Authorizer              // nil without ModeNode; set like Accounts
-	issuers   *certs.Followed[oidc.Set]     // nil without --authentication-config
-	fixed     *oidc.Set                     // from --oidc-..., may be nil
-	tokenHook *callout.Tokens               // may be nil
-	plans     *certs.Followed[callout.Plan] // nil without --authorization-config
-	proxies   *proxies                      // nil without --requestheader-client-ca-file
-	origins   []*regexp.Regexp              // patterns for --cors-allowed-origins
-	policy    atomic.Pointer[rbac.Index]    // nil with AlwaysAllow
+	Bootstrap *bootstraptoken.Tokens       // nil without --enable-bootstrap-token-auth; set like Accounts
+	Nodes     *node.Authorizer             // nil without ModeNode; set like Accounts
+	issuers   *certs.Dynamic[oidc.Set]     // nil without --authentication-config
+	fixed     *oidc.Set                    // from --oidc-..., may be nil
+	tokenHook *callout.Tokens              // may be nil
+	plans     *certs.Dynamic[callout.Plan] // nil without --authorization-config
+	proxies   *proxies                     // nil without --requestheader-client-ca-file
+	origins   []*regexp.Regexp             // patterns for --cors-allowed-origins
+	policy    atomic.Pointer[rbac.Index]   // nil with AlwaysAllow
 
-	verified memory.Of[certUser]
+	verified ttlcache.Cache[certUser]
 	chains   chainVerifier
 	failures failures
 }
@@ -168,7 +168,7 @@ func New(cfg Config) (*Authenticator, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	a := &Authenticator{cfg: cfg, verified: memory.Of[certUser]{Most: maxVerified}, chains: chainVerifier{rejected: memory.Of[*x509.CertPool]{Most: maxRejected}}, Accounts: &serviceaccount.Tokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
+	a := &Authenticator{cfg: cfg, verified: ttlcache.Cache[certUser]{MaxEntries: maxVerified}, chains: chainVerifier{rejected: ttlcache.Cache[*x509.CertPool]{MaxEntries: maxRejected}}, Accounts: &serviceaccount.Tokens{Audiences: []string{serviceaccount.DefaultIssuer}}}
 	if !cfg.AlwaysAllow {
 		a.SetPolicy(rbac.BuiltinPolicy())
 	}
@@ -177,12 +177,12 @@ func New(cfg Config) (*Authenticator, error) {
 		return nil, err
 	}
 	if cfg.TokenFile != "" {
-		if a.tokens, err = certs.Follow(cfg.Log, parseTokenFile, cfg.TokenFile); err != nil {
+		if a.tokens, err = certs.NewDynamic(cfg.Log, parseTokenFile, cfg.TokenFile); err != nil {
 			return nil, fmt.Errorf("--token-auth-file %s: %w", cfg.TokenFile, err)
 		}
 	}
 	if cfg.ClientCAFile != "" || cfg.OwnCA != nil {
-		if a.ClientCAs, err = certs.FollowAuthorities(cfg.Log, cfg.OwnCA, cfg.ClientCAFile); err != nil {
+		if a.ClientCAs, err = certs.NewDynamicCAs(cfg.Log, cfg.OwnCA, cfg.ClientCAFile); err != nil {
 			return nil, fmt.Errorf("--client-ca-file: %w", err)
 		}
 	}
@@ -299,7 +299,7 @@ func (a *Authenticator) tokenUser(ctx context.Context, token string, audiences [
 	}
 	id, err := a.Accounts.Check(ctx, token, audiences)
 	switch {
-	case err == serviceaccount.ErrNotOurs:
+	case err == serviceaccount.ErrUnknownIssuer:
 		return a.othersUser(ctx, token, audiences)
 	case err != nil:
 		return request.User{}, nil, fmt.Errorf("[%w, %w]", errBadToken, err)
@@ -393,7 +393,7 @@ func (a *Authenticator) fileUser(token string) (request.User, bool) {
 	if a.tokens == nil {
 		return request.User{}, false
 	}
-	u, ok := (*a.tokens.Now())[sha256.Sum256([]byte(token))]
+	u, ok := (*a.tokens.Current())[sha256.Sum256([]byte(token))]
 	return u, ok
 }
 
@@ -422,7 +422,7 @@ func readTokens(r io.Reader) (tokenTable, error) {
 		if len(fields) > 3 && fields[3] != "" {
 			u.Groups = strings.Split(fields[3], ",")
 		}
-		users[key] = u.Authenticated()
+		users[key] = u.WithAuthenticatedGroup()
 	}
 }
 
@@ -447,7 +447,7 @@ func (a *Authenticator) certificateUser(r *http.Request) (u request.User, ok, ba
 		return request.User{}, false, false
 	}
 	leaf, now := r.TLS.PeerCertificates[0], a.cfg.Now()
-	fingerprint, roots := sha256.Sum256(leaf.Raw), a.ClientCAs.Now()
+	fingerprint, roots := sha256.Sum256(leaf.Raw), a.ClientCAs.Current()
 	if known, hit := a.verified.Get(fingerprint, now); hit && known.roots == roots && !now.Before(leaf.NotBefore) {
 		return known.user, true, false
 	}
@@ -484,7 +484,7 @@ func subjectUser(cert *x509.Certificate, fingerprint [sha256.Size]byte) (request
 		}
 		u.UID = uid
 	}
-	return u.Authenticated(), nil
+	return u.WithAuthenticatedGroup(), nil
 }
 
 // ---- Impersonation ----
@@ -499,8 +499,8 @@ type impersonationMode struct {
 }
 
 var impersonationModes = []impersonationMode{
-	{"arbitrary-node", func(want request.User) bool { return want.IsBare() && request.IsNode(want.Name) }},
-	{"serviceaccount", func(want request.User) bool { return want.IsBare() && request.IsServiceAccount(want.Name) }},
+	{"arbitrary-node", func(want request.User) bool { return want.HasOnlyName() && request.IsNode(want.Name) }},
+	{"serviceaccount", func(want request.User) bool { return want.HasOnlyName() && request.IsServiceAccount(want.Name) }},
 	{"user-info", func(want request.User) bool {
 		return !request.IsNode(want.Name) && !request.IsServiceAccount(want.Name)
 	}},
@@ -539,7 +539,7 @@ func wantedUser(h http.Header) (*request.User, error) {
 			want.Extra[name] = append(want.Extra[name], values...)
 		}
 	}
-	if want.Name == "" && want.IsBare() {
+	if want.Name == "" && want.HasOnlyName() {
 		return nil, nil
 	}
 	if want.Name == "" {
@@ -570,7 +570,7 @@ func (a *Authenticator) impersonateAs(rec *request.Request, want request.User) e
 			err = a.mayImpersonate(rec.User, want, mode.name)
 		}
 		if err == nil {
-			rec.ActAs(want.Completed(mode.name), "impersonate:"+mode.name)
+			rec.Impersonate(want.WithImplicitGroups(mode.name), "impersonate:"+mode.name)
 			return nil
 		}
 		if refusal == nil {
@@ -583,7 +583,7 @@ func (a *Authenticator) impersonateAs(rec *request.Request, want request.User) e
 		}
 		return err
 	}
-	rec.ActAs(want.Completed(""), "")
+	rec.Impersonate(want.WithImplicitGroups(""), "")
 	return nil
 }
 
@@ -670,7 +670,7 @@ func unfitForMode(part request.Info) string {
 // the decision in rec. If an authorizer fails and none allows the request, the error is a 500.
 func (a *Authenticator) Authorize(rec *request.Request) error {
 	verdict, reason, err := a.decide(rec.User, rec.Info)
-	if rec.At != "" && a.isStranger(rec.User) {
+	if rec.Moment != "" && a.isStranger(rec.User) {
 		verdict, reason, err = callout.Deny, "what was is not for strangers", nil
 	}
 	rec.Decision, rec.Reason = request.Allowed, reason
@@ -787,7 +787,7 @@ func (a *Authenticator) MayListAnything(u request.User) bool {
 	if a.isStranger(u) {
 		return false
 	}
-	return a.cfg.AlwaysAllow || a.isNode(u) || a.asksWebhooks() || slices.Contains(u.Groups, request.GroupMasters) || a.policy.Load().ListsAnything(u.Name, u.Groups)
+	return a.cfg.AlwaysAllow || a.isNode(u) || a.asksWebhooks() || slices.Contains(u.Groups, request.GroupMasters) || a.policy.Load().MayListAnything(u.Name, u.Groups)
 }
 
 // SetPolicy replaces the policy with the given Roles, ClusterRoles and bindings. The caller must
@@ -797,8 +797,8 @@ func (a *Authenticator) SetPolicy(objects []scheme.Object) { a.SetIndex(rbac.New
 // SetIndex is like SetPolicy for a caller that has already built the index.
 func (a *Authenticator) SetIndex(policy *rbac.Index) { a.policy.Store(policy) }
 
-// Enforcing reports whether the stored policy is used, which is not the case with AlwaysAllow.
-func (a *Authenticator) Enforcing() bool { return !a.cfg.AlwaysAllow }
+// EnforcesRBAC reports whether the stored policy is used, which is not the case with AlwaysAllow.
+func (a *Authenticator) EnforcesRBAC() bool { return !a.cfg.AlwaysAllow }
 
 // MayGrant returns a Status error if the request's user may not write this Role, ClusterRole,
 // RoleBinding or ClusterRoleBinding. Users cannot grant permissions that they do not have, unless
@@ -822,7 +822,7 @@ func (a *Authenticator) MayGrant(rec *request.Request, obj, old scheme.Object) e
 		if allowed, _ := a.Decide(rec.User, info); allowed {
 			return nil
 		}
-		err = index.MayGiveRole(&q, obj, old)
+		err = index.MayGrantRole(&q, obj, old)
 	}
 	if err == nil || apierrors.IsNotFound(err) {
 		return err
@@ -880,7 +880,7 @@ func (a *Authenticator) Review(ctx context.Context, obj runtime.Object) error {
 		return a.reviewToken(ctx, obj)
 	case *authenticationv1.SelfSubjectReview:
 		obj.ObjectMeta = metav1.ObjectMeta{CreationTimestamp: metav1.Now()}
-		obj.Status.UserInfo = rec.User.Wire()
+		obj.Status.UserInfo = rec.User.UserInfo()
 		return nil
 	case *authorizationv1.SelfSubjectAccessReview:
 		spec := authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: obj.Spec.ResourceAttributes, NonResourceAttributes: obj.Spec.NonResourceAttributes}
@@ -931,7 +931,7 @@ func (a *Authenticator) reviewToken(ctx context.Context, obj *authenticationv1.T
 		obj.Status = authenticationv1.TokenReviewStatus{Error: cmp.Or(err, errBadToken).Error()}
 		return nil
 	}
-	obj.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: u.Wire(), Audiences: meantFor}
+	obj.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: u.UserInfo(), Audiences: meantFor}
 	return nil
 }
 
@@ -942,7 +942,7 @@ func (a *Authenticator) access(u request.User, spec authorizationv1.SubjectAcces
 	if at := spec.ResourceAttributes; at != nil {
 		info = request.Info{ResourceRequest: true, Verb: at.Verb, Group: at.Group, Version: at.Version, Namespace: at.Namespace,
 			Resource: at.Resource, Subresource: at.Subresource, Name: at.Name}
-		info = info.Selecting(fieldSelector(at))
+		info = info.WithFieldSelector(fieldSelector(at))
 		unread = unreadSelectors(at)
 	} else {
 		info = request.Info{Verb: spec.NonResourceAttributes.Verb, Path: spec.NonResourceAttributes.Path}

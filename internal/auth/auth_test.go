@@ -150,7 +150,7 @@ func TestTokenFileIsFollowed(t *testing.T) {
 			os.Chtimes(a.cfg.TokenFile, when, when)
 		}
 		known := func(token string) bool {
-			time.Sleep(certs.LookEvery)
+			time.Sleep(certs.CheckInterval)
 			_, ok := a.fileUser(token)
 			return ok
 		}
@@ -305,7 +305,7 @@ func TestRememberedCertificateNeedsItsAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	var err error
-	if a.ClientCAs, err = certs.FollowAuthorities(zerolog.Nop(), nil, other); err != nil {
+	if a.ClientCAs, err = certs.NewDynamicCAs(zerolog.Nop(), nil, other); err != nil {
 		t.Fatal(err)
 	}
 	if u, err := a.identify(r); err == nil {
@@ -350,7 +350,7 @@ func TestForbiddenIsKubernetesText(t *testing.T) {
 		"/api/v1//pods":                                `forbidden: User "bob" cannot get resource "" in API group "" at the cluster scope`,
 	} {
 		a := testAuthenticator(t, nil)
-		rec := &request.Request{Info: request.Parse(httptest.NewRequest("GET", target, nil)), User: request.User{Name: "bob"}.Authenticated()}
+		rec := &request.Request{Info: request.Parse(httptest.NewRequest("GET", target, nil)), User: request.User{Name: "bob"}.WithAuthenticatedGroup()}
 		if code, text := status(t, a.Authorize(rec)); code != 403 || strings.TrimPrefix(text, ` "pods" is `) != want {
 			t.Errorf("%s: %d %s\nwant %s", target, code, text, want)
 		}
@@ -362,7 +362,7 @@ func TestForbiddenIsKubernetesText(t *testing.T) {
 
 func TestAuthorizeKnowsMastersAndWhatEverybodyMay(t *testing.T) {
 	a := testAuthenticator(t, nil)
-	bob := request.User{Name: "bob"}.Authenticated()
+	bob := request.User{Name: "bob"}.WithAuthenticatedGroup()
 	root := request.User{Name: "root", Groups: []string{request.GroupMasters}}
 	for _, c := range []struct {
 		who    request.User
@@ -401,9 +401,9 @@ func TestAuthorizeKnowsMastersAndWhatEverybodyMay(t *testing.T) {
 func TestStrangersSeeThePresentOnly(t *testing.T) {
 	a := testAuthenticator(t, nil)
 	a.SetPolicy(rbac.ParsePolicy("ClusterRole r\n\tlist core pods\n\tto Group:system:unauthenticated Group:system:authenticated\n"))
-	for _, u := range []request.User{anonymousUser(), request.User{Name: "bob"}.Authenticated()} {
+	for _, u := range []request.User{anonymousUser(), request.User{Name: "bob"}.WithAuthenticatedGroup()} {
 		for _, at := range []string{"", "7"} {
-			rec := &request.Request{User: u, At: at, Info: request.Parse(httptest.NewRequest("GET", "/api/v1/pods", nil))}
+			rec := &request.Request{User: u, Moment: at, Info: request.Parse(httptest.NewRequest("GET", "/api/v1/pods", nil))}
 			want := 200
 			if at != "" && u.Name == request.UserAnonymous {
 				want = 403
@@ -484,7 +484,7 @@ func TestImpersonationIsRefusedInKubernetesWords(t *testing.T) {
 		{request.User{Name: "system:node:foo", Groups: []string{"g"}}, "/api", `nodes "foo"`},
 	} {
 		a := testAuthenticator(t, nil)
-		rec := &request.Request{User: request.User{Name: "bob"}.Authenticated(), Info: request.Parse(httptest.NewRequest("GET", c.target, nil))}
+		rec := &request.Request{User: request.User{Name: "bob"}.WithAuthenticatedGroup(), Info: request.Parse(httptest.NewRequest("GET", c.target, nil))}
 		code, text := status(t, a.impersonateAs(rec, c.want))
 		if c.want.Name == "system:node:foo" && len(c.want.Groups) > 0 { // no narrow mode applies: the plain one answers
 			c.text = `users "system:node:foo" is forbidden: User "bob" cannot impersonate resource "users" in API group "" at the cluster scope`
@@ -535,7 +535,7 @@ func reviewed(t *testing.T, a *Authenticator, u request.User, namespace string, 
 }
 
 func TestReviews(t *testing.T) {
-	bob := request.User{Name: "bob", UID: "3", Extra: map[string][]string{"k": {"v"}}}.Authenticated()
+	bob := request.User{Name: "bob", UID: "3", Extra: map[string][]string{"k": {"v"}}}.WithAuthenticatedGroup()
 	root := request.User{Name: "root", Groups: []string{request.GroupMasters}}
 	pods := &authorizationv1.ResourceAttributes{Verb: "get", Resource: "pods", Namespace: "default"}
 	api := &authorizationv1.NonResourceAttributes{Verb: "get", Path: "/api"}
@@ -618,7 +618,7 @@ func TestRulesReviewListsWhatTheRolesGive(t *testing.T) {
 		_, got := reviewed(t, a, who, "", &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "default"}})
 		return got
 	}
-	bob := request.User{Name: "bob"}.Authenticated()
+	bob := request.User{Name: "bob"}.WithAuthenticatedGroup()
 	if got, want := rules(bob), `{"resourceRules":[`+basic+`],"nonResourceRules":[`+paths+`],"incomplete":false}`; got != want {
 		t.Errorf("bob\n got %s\nwant %s", got, want)
 	}
@@ -643,7 +643,7 @@ func TestAlwaysAllowAllows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	alice := request.User{Name: "alice"}.Authenticated()
+	alice := request.User{Name: "alice"}.WithAuthenticatedGroup()
 	rec := &request.Request{User: alice, Info: request.Parse(httptest.NewRequest("DELETE", "/api/v1/nodes", nil))}
 	if err := a.Authorize(rec); err != nil || rec.Annotations()["authorization.k8s.io/decision"] != "allow" {
 		t.Errorf("authorize: %v, annotations %v", err, rec.Annotations())
@@ -665,7 +665,7 @@ func TestAlwaysAllowAllows(t *testing.T) {
 
 func TestPolicyIsSwappedUnderLoad(t *testing.T) {
 	a := testAuthenticator(t, nil)
-	bob, info := request.User{Name: "bob"}.Authenticated(), request.Info{ResourceRequest: true, Verb: "get", Resource: "pods"}
+	bob, info := request.User{Name: "bob"}.WithAuthenticatedGroup(), request.Info{ResourceRequest: true, Verb: "get", Resource: "pods"}
 	grant := append(rbac.ParsePolicy("ClusterRole r\n\tget core pods\n"), kubetest.ClusterRoleBinding("b", "r", rbacv1.Subject{Kind: "User", Name: "bob"}))
 	done := make(chan struct{})
 	go func() { // ends with the loop

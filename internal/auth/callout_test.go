@@ -167,7 +167,7 @@ func TestWebhookIsToldTheSelectors(t *testing.T) {
 	hook, file := startHook(t, func(string) (int, string) {
 		return 200, `{"kind":"SubjectAccessReview","status":{"allowed":false}}`
 	})
-	plan, err := callout.PlanOf([]string{callout.TypeWebhook}, callout.HookFlags{File: file, Version: "v1beta1"})
+	plan, err := callout.NewPlan([]string{callout.TypeWebhook}, callout.HookFlags{File: file, Version: "v1beta1"})
 	if err != nil {
 		t.Fatal(err)
 	}

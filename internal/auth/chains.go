@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"apilet/internal/auth/memory"
 	"apilet/internal/auth/signature"
+	"apilet/internal/auth/ttlcache"
 )
 
 // A chainVerifier verifies the certificates of clients. It runs before flow control, and clients
@@ -20,8 +20,8 @@ import (
 // expensive to verify, and remembers rejected chains for a moment.
 type chainVerifier struct {
 	gate     signature.Gate
-	rejected memory.Of[*x509.CertPool] // cache of rejected chains, with the authorities used
-	searches atomic.Int64              // number of chains verified
+	rejected ttlcache.Cache[*x509.CertPool] // cache of rejected chains, with the authorities used
+	searches atomic.Int64                   // number of chains verified
 }
 
 const (

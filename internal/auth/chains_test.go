@@ -74,7 +74,7 @@ func TestRejectedCertificatesBecomeGood(t *testing.T) {
 		roots *x509.CertPool
 		now   time.Time
 		good  bool
-	}{{"another authority", a.ClientCAs.Now(), now, false}, {"too early", roots, early, false}, {"its authority, in its time", roots, now, true}} {
+	}{{"another authority", a.ClientCAs.Current(), now, false}, {"too early", roots, early, false}, {"its authority, in its time", roots, now, true}} {
 		if _, err := a.chains.verify(t.Context(), shown, c.roots, c.now); c.good != (err == nil) {
 			t.Errorf("%s: %v", c.title, err)
 		}
@@ -92,10 +92,10 @@ func TestChainEndsWithItsFirstCertificate(t *testing.T) {
 		shown := []*x509.Certificate{ca.Issue(t, pkix.Name{CommonName: "carol"}, valid, x509.ExtKeyUsageClientAuth)}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := a.chains.verify(ended, shown, a.ClientCAs.Now(), time.Now()); err == nil {
+		if _, err := a.chains.verify(ended, shown, a.ClientCAs.Current(), time.Now()); err == nil {
 			t.Error("a chain was searched for nobody")
 		}
-		until, err := a.chains.verify(t.Context(), shown, a.ClientCAs.Now(), time.Now())
+		until, err := a.chains.verify(t.Context(), shown, a.ClientCAs.Current(), time.Now())
 		first := shown[0].NotAfter
 		if ca.Cert.NotAfter.Before(first) {
 			first = ca.Cert.NotAfter

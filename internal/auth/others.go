@@ -38,7 +38,7 @@ func (a *Authenticator) openOthers() (err error) {
 	}
 	if a.cfg.PlanFile != "" {
 		var first *callout.Plan
-		a.plans, err = certs.Follow(a.cfg.Log, func(contents [][]byte) (*callout.Plan, error) {
+		a.plans, err = certs.NewDynamic(a.cfg.Log, func(contents [][]byte) (*callout.Plan, error) {
 			plan, err := callout.LoadPlan(contents[0], first)
 			if err == nil && first == nil {
 				first = plan
@@ -54,12 +54,12 @@ func (a *Authenticator) openOthers() (err error) {
 
 // followIssuers loads the configuration of issuers and follows the file. The previous set is closed
 // after each reload.
-func (a *Authenticator) followIssuers(options oidc.Options) (*certs.Followed[oidc.Set], error) {
+func (a *Authenticator) followIssuers(options oidc.Options) (*certs.Dynamic[oidc.Set], error) {
 	var last *oidc.Set
-	return certs.Follow(a.cfg.Log, func(contents [][]byte) (*oidc.Set, error) {
+	return certs.NewDynamic(a.cfg.Log, func(contents [][]byte) (*oidc.Set, error) {
 		options.Before = last
 		set, err := oidc.Load(contents[0], options)
-		if err == nil && last == nil && set.Anonymous != nil && a.cfg.AnonymousGiven {
+		if err == nil && last == nil && set.Anonymous != nil && a.cfg.AnonymousFlagSet {
 			set.Close()
 			return nil, errors.New("anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file")
 		}
@@ -77,7 +77,7 @@ func (a *Authenticator) followIssuers(options oidc.Options) (*certs.Followed[oid
 // issuerSet returns the current issuers, or nil if there are none.
 func (a *Authenticator) issuerSet() *oidc.Set {
 	if a.issuers != nil {
-		return a.issuers.Now()
+		return a.issuers.Current()
 	}
 	return a.fixed
 }
@@ -85,7 +85,7 @@ func (a *Authenticator) issuerSet() *oidc.Set {
 // admitsAnybody reports whether anonymous requests are allowed for the path.
 func (a *Authenticator) admitsAnybody(path string) bool {
 	if set := a.issuerSet(); set != nil {
-		return set.Admits(path, a.cfg.Anonymous)
+		return set.AllowsAnonymous(path, a.cfg.Anonymous)
 	}
 	return a.cfg.Anonymous
 }
@@ -170,7 +170,7 @@ func (f *failures) next(now time.Time) (written bool, withheld int) {
 // plan returns the current authorization plan, or nil if authorization does not use webhooks.
 func (a *Authenticator) plan() *callout.Plan {
 	if a.plans != nil {
-		return a.plans.Now()
+		return a.plans.Current()
 	}
 	return a.cfg.Plan
 }
@@ -229,9 +229,9 @@ func (a *Authenticator) byStep(step callout.Step, u request.User, info request.I
 	return callout.NoOpinion, reason, nil
 }
 
-// WantsNodes reports whether the node authorizer is used, which needs the references of the nodes'
-// pods.
-func (a *Authenticator) WantsNodes() bool {
+// UsesNodeAuthorizer reports whether the node authorizer is used, which needs the references of the
+// nodes' pods.
+func (a *Authenticator) UsesNodeAuthorizer() bool {
 	if plan := a.plan(); plan != nil {
 		return plan.Has(callout.TypeNode)
 	}

@@ -62,7 +62,7 @@ func TestAuthorizersAreAskedInTheirOrder(t *testing.T) {
 		{"Webhook,AlwaysAllow", jane, named("fail"), "<nil>"},
 		{"AlwaysDeny", jane, named("x"), `pods "x" is forbidden: User "jane" cannot get resource "pods" in API group "" at the cluster scope: alwaysdeny: Everything is forbidden.`},
 	} {
-		plan, err := callout.PlanOf(strings.Split(c.modes, ","), callout.HookFlags{File: file, Version: "v1"})
+		plan, err := callout.NewPlan(strings.Split(c.modes, ","), callout.HookFlags{File: file, Version: "v1"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestFilesThatNameOthersAreChecked(t *testing.T) {
 	const anonymous = `{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AuthenticationConfiguration","anonymous":{"enabled":true}}`
 	for want, config := range map[string]Config{
 		"--authentication-config ":                             {IssuersFile: "/does/not/exist"},
-		"--anonymous-auth flag cannot be set":                  {IssuersFile: apitest.TempFile(t, "a.yaml", anonymous), AnonymousGiven: true},
+		"--anonymous-auth flag cannot be set":                  {IssuersFile: apitest.TempFile(t, "a.yaml", anonymous), AnonymousFlagSet: true},
 		"--authorization-config ":                              {PlanFile: "/does/not/exist"},
 		"--authentication-token-webhook-config-file: stat /no": {TokenHook: callout.TokensConfig{File: "/no", Version: "v1"}},
 		`unsupported authentication webhook version "v2"`:      {TokenHook: callout.TokensConfig{File: "/no", Version: "v2"}},

@@ -80,7 +80,7 @@ ClusterRole escalator
 			path += "namespaces/" + c.obj.GetNamespace() + "/"
 		}
 		path += strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", c.obj), "*v1.")) + "s"
-		rec := &request.Request{User: request.User{Name: c.who}.Authenticated(), Info: request.Parse(httptest.NewRequest("POST", path, nil))}
+		rec := &request.Request{User: request.User{Name: c.who}.WithAuthenticatedGroup(), Info: request.Parse(httptest.NewRequest("POST", path, nil))}
 		if _, text := status(t, a.MayGrant(rec, c.obj, c.old)); text != c.want {
 			t.Errorf("%s writes %T %s\n got %s\nwant %s", c.who, c.obj, c.obj.GetName(), text, c.want)
 		}

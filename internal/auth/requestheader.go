@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"apilet/internal/auth/certs"
-	"apilet/internal/auth/memory"
+	"apilet/internal/auth/ttlcache"
 	"apilet/internal/request"
 )
 
@@ -31,26 +31,26 @@ type RequestHeader struct {
 	Users, UIDs, Groups, Extras []string // names of headers; Extras contains prefixes
 }
 
-// Published is the configuration that other servers need to trust the same proxies.
-type Published struct {
+// RequestHeaderConfig is the configuration that other servers need to trust the same proxies.
+type RequestHeaderConfig struct {
 	Authorities                        []byte // PEM
 	Names, Users, UIDs, Groups, Extras []string
 }
 
-// Published returns the flags' values for the ConfigMap that other servers read. It returns nothing
+// Config returns the flags' values for the ConfigMap that other servers read. It returns nothing
 // if no authority is configured.
-func (rh *RequestHeader) Published() (p Published, err error) {
+func (rh *RequestHeader) Config() (p RequestHeaderConfig, err error) {
 	if rh.ClientCAFile == "" {
 		return p, nil
 	}
-	p = Published{nil, rh.AllowedNames, rh.Users, rh.UIDs, rh.Groups, rh.Extras}
+	p = RequestHeaderConfig{nil, rh.AllowedNames, rh.Users, rh.UIDs, rh.Groups, rh.Extras}
 	p.Authorities, err = os.ReadFile(rh.ClientCAFile)
 	return p, err
 }
 
 // With returns a copy of p. It adds the authority, the common name and the headers of this server.
 // An empty list of names stays empty, because it allows any name.
-func (p Published) With(authority []byte, name string) Published {
+func (p RequestHeaderConfig) With(authority []byte, name string) RequestHeaderConfig {
 	any := len(p.Authorities) > 0 && len(p.Names) == 0
 	p.Authorities = slices.Concat(p.Authorities, authority)
 	add := func(list []string, value string) []string {
@@ -69,33 +69,33 @@ func (p Published) With(authority []byte, name string) Published {
 // proxies are the trusted proxies. If nil, no proxy is trusted.
 type proxies struct {
 	RequestHeader
-	authorities *certs.Followed[x509.CertPool]
-	asked       *certs.Followed[x509.CertPool] // authorities of proxies and clients, for the TLS handshake
+	authorities *certs.Dynamic[x509.CertPool]
+	asked       *certs.Dynamic[x509.CertPool] // authorities of proxies and clients, for the TLS handshake
 	now         func() time.Time
 
-	verified memory.Of[*x509.CertPool] // cache of verified certificates, with the authorities used
+	verified ttlcache.Cache[*x509.CertPool] // cache of verified certificates, with the authorities used
 	chains   chainVerifier
 }
 
 func newProxies(cfg Config) (*proxies, error) {
-	p := &proxies{RequestHeader: cfg.RequestHeader, now: cfg.Now, verified: memory.Of[*x509.CertPool]{Most: maxVerified},
-		chains: chainVerifier{rejected: memory.Of[*x509.CertPool]{Most: maxRejected}}}
+	p := &proxies{RequestHeader: cfg.RequestHeader, now: cfg.Now, verified: ttlcache.Cache[*x509.CertPool]{MaxEntries: maxVerified},
+		chains: chainVerifier{rejected: ttlcache.Cache[*x509.CertPool]{MaxEntries: maxRejected}}}
 	var err error
-	if p.authorities, err = certs.FollowAuthorities(cfg.Log, nil, cfg.RequestHeader.ClientCAFile); err != nil {
+	if p.authorities, err = certs.NewDynamicCAs(cfg.Log, nil, cfg.RequestHeader.ClientCAFile); err != nil {
 		return nil, err
 	}
-	p.asked, err = certs.FollowAuthorities(cfg.Log, cfg.OwnCA, cfg.ClientCAFile, cfg.RequestHeader.ClientCAFile)
+	p.asked, err = certs.NewDynamicCAs(cfg.Log, cfg.OwnCA, cfg.ClientCAFile, cfg.RequestHeader.ClientCAFile)
 	return p, err
 }
 
-// AskedCertificates returns a function that returns the authorities whose certificates the TLS
+// HandshakeCAs returns a function that returns the authorities whose certificates the TLS
 // handshake requests. It is nil if no certificates are requested.
-func (a *Authenticator) AskedCertificates() func() *x509.CertPool {
+func (a *Authenticator) HandshakeCAs() func() *x509.CertPool {
 	switch {
 	case a.proxies != nil:
-		return a.proxies.asked.Now
+		return a.proxies.asked.Current
 	case a.ClientCAs != nil:
-		return a.ClientCAs.Now
+		return a.ClientCAs.Current
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (p *proxies) user(r *http.Request) (u request.User, ok, bad bool) {
 			u.Extra[key] = append(u.Extra[key], values...)
 		}
 	}
-	return u.Authenticated(), true, false
+	return u.WithAuthenticatedGroup(), true, false
 }
 
 // believes reports whether the certificate belongs to a trusted proxy.
@@ -140,7 +140,7 @@ func (p *proxies) believes(ctx context.Context, shown []*x509.Certificate) bool 
 	if len(p.AllowedNames) > 0 && !slices.Contains(p.AllowedNames, shown[0].Subject.CommonName) {
 		return false
 	}
-	fingerprint, roots, now := sha256.Sum256(shown[0].Raw), p.authorities.Now(), p.now()
+	fingerprint, roots, now := sha256.Sum256(shown[0].Raw), p.authorities.Current(), p.now()
 	if known, hit := p.verified.Get(fingerprint, now); hit && known == roots && !now.Before(shown[0].NotBefore) {
 		return true
 	}

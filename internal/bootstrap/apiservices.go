@@ -124,7 +124,7 @@ func localAPIServices(c *scheme.Catalog) map[string]*apiregistrationv1.APIServic
 	wanted := map[string]*apiregistrationv1.APIService{}
 	for _, rows := range c.GroupVersions() {
 		group, version := rows[0].Group, rows[0].Version
-		gone := !slices.ContainsFunc(rows, func(res *scheme.Resource) bool { return !res.Deprecation.Gone() })
+		gone := !slices.ContainsFunc(rows, func(res *scheme.Resource) bool { return !res.Deprecation.IsRemoved() })
 		if group == apiregistrationv1.GroupName || gone {
 			continue
 		}

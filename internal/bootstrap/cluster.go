@@ -90,7 +90,7 @@ func systemClass(name string, value int32, description string) *schedulingv1.Pri
 // object cannot be read, it is replaced.
 func (f Initializer) createOrUpdate(ctx context.Context, group, plural string, fresh scheme.Object, set func(scheme.Object)) error {
 	err := f.upsert(ctx, group, plural, fresh, set)
-	if !registry.Hopeless(err) {
+	if !registry.IsPermanent(err) {
 		return err
 	}
 	if _, _, err := f.Writer.Delete(ctx, f.Types.Lookup(group, "v1", plural), fresh.GetNamespace(), fresh.GetName(), &metav1.DeleteOptions{}); err != nil {
@@ -120,7 +120,7 @@ func (f Initializer) upsert(ctx context.Context, group, plural string, fresh sch
 // the trusted proxies. This is used by programs that authenticate their clients in the same way as
 // this server, such as aggregated servers, kube-controller-manager and kube-scheduler. Other data
 // in the ConfigMap is preserved, including the proxies of other servers on the same etcd.
-func (f Initializer) ClientAuthorities(ctx context.Context, pem []byte, proxies auth.Published) error {
+func (f Initializer) ClientAuthorities(ctx context.Context, pem []byte, proxies auth.RequestHeaderConfig) error {
 	published := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "extension-apiserver-authentication"}}
 	return f.createOrUpdate(ctx, "", "configmaps", published, func(obj scheme.Object) {
 		published := obj.(*corev1.ConfigMap)
@@ -140,7 +140,7 @@ func (f Initializer) ClientAuthorities(ctx context.Context, pem []byte, proxies 
 // client certificate for other servers, or nil if there is none.
 func (f Initializer) PublishAuthorities(ctx context.Context, cfg *auth.Config, proxy *certs.FrontProxy) {
 	pem, err := cfg.Authorities()
-	proxies, problem := cfg.RequestHeader.Published()
+	proxies, problem := cfg.RequestHeader.Config()
 	if proxy != nil {
 		proxies = proxies.With(proxy.Authority(), certs.FrontProxyName)
 	}
@@ -153,7 +153,7 @@ func (f Initializer) PublishAuthorities(ctx context.Context, cfg *auth.Config, p
 }
 
 // publishProxies adds the missing values. It removes authorities that have expired.
-func publishProxies(data map[string]string, proxies auth.Published) {
+func publishProxies(data map[string]string, proxies auth.RequestHeaderConfig) {
 	const prefix = "requestheader-"
 	told, ok := data[prefix+"allowed-names"]
 	any := len(proxies.Names) == 0 || ok && len(listOf(told)) == 0 // an empty list allows any name

@@ -107,7 +107,7 @@ func (f Initializer) PublishClusterInfo(ctx context.Context, cfg *auth.Config, o
 	case !cfg.BootstrapTokens:
 		return
 	case cfg.OwnCA == nil:
-		f.Log.Info().Msg("ConfigMap cluster-info in kube-public is not published: the authority that has signed the certificate of --tls-cert-file is unknown")
+		f.Log.Info().Msg("ConfigMap cluster-info in kube-public is not published: the CA of --tls-cert-file is unknown")
 		return
 	}
 	if err := f.ClusterInfo(ctx, URLForNodes(own, listening, six), cfg.OwnCA); err != nil {

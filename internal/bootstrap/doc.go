@@ -4,7 +4,7 @@
 //
 //	err := bootstrap.Initializer{Writer: wr, Types: reg}.Namespaces(ctx) // default, kube-system, ...: before anything else
 //	policy := bootstrap.NewPolicyReconciler(st, reg, wr, authenticator, report)
-//	err = policy.Reconcile(ctx)    // at the start; policy.Committed(res, rev) after each write to a role
+//	err = policy.Reconcile(ctx)    // at the start; policy.OnCommit(res, rev) after each write to a role
 //	go namespaces.Run(ctx)
 //
 // In a cluster this is done by kube-apiserver at its start (pkg/controlplane, its systemnamespaces

@@ -33,7 +33,7 @@ type Endpoints struct {
 	Etcd       *etcd.Cluster // shared with other servers, or nil
 	Reconciler string        // "none" disables the endpoints
 	Advertised string        // an IP address; if empty, the address on which this server listens
-	Six        bool          // the Service has an IPv6 address, and this server should have one if it has several addresses
+	IPv6       bool          // the Service has an IPv6 address, and this server should have one if it has several addresses
 
 	at     netip.AddrPort
 	leased bool // this server announces itself in etcd
@@ -44,7 +44,7 @@ func (e *Endpoints) Start(ctx context.Context, listening netip.AddrPort) error {
 	if e.Reconciler == "none" {
 		return nil
 	}
-	e.at = reachable(listening, e.Six)
+	e.at = reachable(listening, e.IPv6)
 	if e.Advertised != "" {
 		given, err := netip.ParseAddr(e.Advertised)
 		if err != nil {
@@ -56,7 +56,7 @@ func (e *Endpoints) Start(ctx context.Context, listening netip.AddrPort) error {
 		return nil
 	}
 	if e.Etcd != nil {
-		if others, err := e.Etcd.Masters(ctx); err != nil || len(others) > 0 {
+		if others, err := e.Etcd.Servers(ctx); err != nil || len(others) > 0 {
 			return err
 		}
 	}

@@ -67,7 +67,7 @@ func TestPolicyOutlivesCompaction(t *testing.T) {
 	}
 	expect := func(want ...string) {
 		t.Helper()
-		policy.Committed(b.reg.Lookup(rbacv1.GroupName, "v1", "roles"), b.st.Revision())
+		policy.OnCommit(b.reg.Lookup(rbacv1.GroupName, "v1", "roles"), b.st.Revision())
 		for _, user := range []string{"old", "new"} {
 			info := request.Info{ResourceRequest: true, Verb: "get", Resource: "configmaps", Namespace: "a", Name: "x"}
 			if may, _ := b.wr.Auth.Decide(request.User{Name: user}, info); may != slices.Contains(want, user) {

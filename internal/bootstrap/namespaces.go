@@ -98,7 +98,7 @@ func (s *NamespaceReconciler) NamespaceCreated(namespace string) {
 
 // ReconcileAll reconciles namespaces concurrently, so that their commits share an fsync.
 func (s *NamespaceReconciler) ReconcileAll(ctx context.Context, namespaces []string) error {
-	return registry.Parallel(namespaces, gc.CollectorSeats, func(namespace string) error { return s.reconcile(ctx, namespace) })
+	return registry.Parallel(namespaces, gc.CollectorWorkers, func(namespace string) error { return s.reconcile(ctx, namespace) })
 }
 
 // reconcile creates the missing objects of a namespace. It does nothing if the namespace does not
@@ -114,7 +114,7 @@ func (s *NamespaceReconciler) reconcile(ctx context.Context, namespace string) e
 	case apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // it was deleted meanwhile
 		s.forget(namespace)
 		return nil
-	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || registry.Hopeless(err): // the other namespaces must continue
+	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || registry.IsPermanent(err): // the other namespaces must continue
 		s.postpone(namespace, err)
 		return nil
 	case err == nil:
@@ -232,7 +232,7 @@ func (s *NamespaceReconciler) lacking(ctx context.Context, log *store.Follower) 
 	lacking := map[string]bool{}
 	err := log.CatchUp(ctx, func() {
 		log.From(s.st.Revision())
-		for rec, err := range s.st.All(store.Span{Prefix: gc.NamespaceRange, Sound: true}) {
+		for rec, err := range s.st.All(store.Span{Prefix: gc.NamespacePrefix, SkipDamaged: true}) {
 			if err != nil {
 				unread = err
 				return

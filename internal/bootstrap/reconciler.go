@@ -58,7 +58,7 @@ func (k *reconciler) follow() *store.Follower {
 // changes to other objects take effect.
 func (k *reconciler) load() (objects []scheme.Object, err error) {
 	for _, res := range k.kinds {
-		for rec, err := range k.st.All(store.Span{Prefix: res.Base, Sound: true}) {
+		for rec, err := range k.st.All(store.Span{Prefix: res.Base, SkipDamaged: true}) {
 			if err != nil {
 				return nil, err
 			}
@@ -170,9 +170,9 @@ func (k *PolicyReconciler) apply(context.Context) error {
 	return k.applyLocked()
 }
 
-// Committed updates the policy after a write to the resource at the given revision. It does nothing
+// OnCommit updates the policy after a write to the resource at the given revision. It does nothing
 // for other resources.
-func (k *PolicyReconciler) Committed(res *scheme.Resource, rev int64) {
+func (k *PolicyReconciler) OnCommit(res *scheme.Resource, rev int64) {
 	if k == nil || res.Group != rbacv1.GroupName {
 		return
 	}
@@ -269,7 +269,7 @@ func (k *FlowReconciler) named(schemas, levels []string) (found []scheme.Object)
 // another server may disagree about a condition.
 func (k *FlowReconciler) tellDangling(ctx context.Context, objs flowcontrol.Objects) error {
 	now := time.Now()
-	missing := flowcontrol.Dangling(objs, now.Truncate(time.Second))
+	missing := flowcontrol.DanglingConditions(objs, now.Truncate(time.Second))
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(missing)), func(name string) bool { return !k.pacer.Allow(name, now) })
 	return registry.Parallel(names, registry.DeleteWorkers, func(name string) error {
 		t := registry.Target{Resource: k.kinds[0], Name: name, Subresource: "status"}

@@ -137,7 +137,7 @@ func (f *filler) work(ctx context.Context) error {
 	keys := slices.Collect(maps.Keys(f.lacking))
 	f.lacking = map[string]struct{}{} // a map never shrinks
 	var failed []error
-	_ = registry.Parallel(keys, gc.CollectorSeats, func(key string) error {
+	_ = registry.Parallel(keys, gc.CollectorWorkers, func(key string) error {
 		if err := f.fill(ctx, key); err != nil && ctx.Err() == nil {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -172,8 +172,8 @@ func (f *filler) fill(ctx context.Context, key string) error {
 			secret := old.DeepCopyObject().(*corev1.Secret)
 			return secret, f.wr.Auth.Accounts.FillSecret(secret)
 		})
-	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err) || registry.Hopeless(err) {
-		f.log.Debug().Err(err).Str("namespace", namespace).Str("secret", name).Msg("a Secret gets no token")
+	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err) || registry.IsPermanent(err) {
+		f.log.Debug().Err(err).Str("namespace", namespace).Str("secret", name).Msg("a Secret receives no token")
 		return nil
 	}
 	return ignoreGone(err)

@@ -48,7 +48,7 @@ type Inspection struct {
 	Depth   int // levels of the deepest part
 	Deepest int // offset of the deepest part
 	// offset of the first string that may be a time without a four-digit year, or 0
-	OddTime int
+	InvalidTime int
 }
 
 // Inspect scans JSON in the format of this server's encoders.
@@ -65,8 +65,8 @@ func Inspect(doc []byte) (found Inspection) {
 		case '"':
 			begin := i + 1
 			i = endOfString(doc, begin)
-			if found.OddTime == 0 && isOddTime(doc[begin:i]) {
-				found.OddTime = begin
+			if found.InvalidTime == 0 && isOddTime(doc[begin:i]) {
+				found.InvalidTime = begin
 			}
 		}
 	}
@@ -109,9 +109,9 @@ func isOddTime(text []byte) bool {
 	return (negative || digits > 4) && digits > 0 && digits < len(text) && text[digits] == '-'
 }
 
-// PlaceIn returns the path to a byte of a document in the format of errors, as in
+// PathAt returns the path to a byte of a document in the format of errors, as in
 // metadata.managedFields[0].time.
-func PlaceIn(doc []byte, offset int) string {
+func PathAt(doc []byte, offset int) string {
 	w := pathWalk{}
 	for i := 0; i < offset && i < len(doc); i++ {
 		switch doc[i] {

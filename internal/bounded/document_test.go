@@ -18,7 +18,7 @@ func TestInspectAgreesWithTheDecoder(t *testing.T) {
 		for _, value := range []any{metav1.NewTime(at), metav1.NewMicroTime(at)} {
 			doc := kubetest.Must(json.Marshal(map[string]any{"a": value}))
 			readable := json.Unmarshal(doc, &struct{ A *metav1.MicroTime }{}) == nil || json.Unmarshal(doc, &struct{ A *metav1.Time }{}) == nil
-			if odd := Inspect(doc).OddTime != 0; odd == readable {
+			if odd := Inspect(doc).InvalidTime != 0; odd == readable {
 				t.Fatalf("%s: odd %v, readable %v", doc, odd, readable)
 			}
 		}

@@ -11,10 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 )
 
-// Configuration decodes a file in any of the versions that add registers. An unknown field is an
-// error with the text of k8s.io/apimachinery. config has the internal version. kind is the kind
+// DecodeConfiguration decodes a file in any of the versions that add registers. An unknown field is
+// an error with the text of k8s.io/apimachinery. config has the internal version. kind is the kind
 // that the file names.
-func Configuration(text []byte, add ...func(*runtime.Scheme) error) (config runtime.Object, kind *schema.GroupVersionKind, err error) {
+func DecodeConfiguration(text []byte, add ...func(*runtime.Scheme) error) (config runtime.Object, kind *schema.GroupVersionKind, err error) {
 	types := runtime.NewScheme()
 	for _, to := range add {
 		err = errors.Join(err, to(types))

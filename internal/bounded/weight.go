@@ -295,5 +295,5 @@ func (s *weightShape) weighDecoded(value any, left *int64) {
 	}
 }
 
-// TooHeavy reports whether err means that the decoded document would be too large.
-func TooHeavy(err error) bool { return errors.Is(err, errHeavy) }
+// IsTooLarge reports whether err means that the decoded document would be too large.
+func IsTooLarge(err error) bool { return errors.Is(err, errHeavy) }

@@ -71,17 +71,17 @@ func TestNoBodyBecomesGigabytes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := UnmarshalWire(&corev1.Pod{}, wire); !TooHeavy(err) {
+	if err := UnmarshalWire(&corev1.Pod{}, wire); !IsTooLarge(err) {
 		t.Errorf("protobuf: %v", err)
 	}
-	if _, err := UnmarshalStrict([]byte(`{"spec":{"containers":[`+strings.Repeat("{},", 200_000)+`{}]}}`), &corev1.Pod{}); !TooHeavy(err) {
+	if _, err := UnmarshalStrict([]byte(`{"spec":{"containers":[`+strings.Repeat("{},", 200_000)+`{}]}}`), &corev1.Pod{}); !IsTooLarge(err) {
 		t.Errorf("JSON: %v", err)
 	}
 	many := make([]any, 200_000)
 	for i := range many {
 		many[i] = map[string]any{}
 	}
-	if err := FromUnstructured(map[string]any{"spec": map[string]any{"containers": many}}, &corev1.Pod{}, false); !TooHeavy(err) {
+	if err := FromUnstructured(map[string]any{"spec": map[string]any{"containers": many}}, &corev1.Pod{}, false); !IsTooLarge(err) {
 		t.Errorf("decoded: %v", err)
 	}
 	if _, err := UnmarshalStrict([]byte(`{"data":{"a":"`+strings.Repeat("{},", 1<<20)+`"}}`), &corev1.ConfigMap{}); err != nil {

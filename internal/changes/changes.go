@@ -1,7 +1,7 @@
 // Package changes compares two versions of an object. It returns the differences either as a list
 // of paths with their old and new values, or as a unified diff in YAML format.
 //
-//	list, more, err := changes.Rules{}.Between(old, new)
+//	list, more, err := changes.Options{}.Compare(old, new)
 //	// .spec.template.spec.containers[name=web].image  "nginx:1"  "nginx:2"
 //
 // To compare lists, the package identifies items by their type, name, key or another member that is
@@ -15,7 +15,7 @@
 // this file (the walk through two trees) and text.go (YAML and its diff).
 //
 // Invariants: time and memory are linear in the size of the two documents, plus the limits in
-// [Rules]. A document that is not valid JSON results in an error and is never printed. All
+// [Options]. A document that is not valid JSON results in an error and is never printed. All
 // functions are pure.
 package changes
 
@@ -52,10 +52,10 @@ type Change struct {
 // the same Seed.
 func (c *Change) Hashes() (old, new uint64) { return c.was, c.is }
 
-// Between returns the differences between the old and the new version, up to the limit on the
+// Compare returns the differences between the old and the new version, up to the limit on the
 // number of paths. It also returns the number of differences that were omitted. If either version
 // is empty (the object was created or deleted), it returns none.
-func (r Rules) Between(old, new []byte) (list []Change, more int, err error) {
+func (r Options) Compare(old, new []byte) (list []Change, more int, err error) {
 	if len(old) == 0 || len(new) == 0 {
 		return nil, 0, nil
 	}
@@ -64,7 +64,7 @@ func (r Rules) Between(old, new []byte) (list []Change, more int, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	w := walk{paths: r.Paths, value: r.Value}
+	w := walk{paths: r.MaxChanges, value: r.MaxValueBytes}
 	if w.paths <= 0 {
 		w.paths = pathsMax
 	}

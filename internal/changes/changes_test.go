@@ -47,7 +47,7 @@ func TestBetween(t *testing.T) {
 		{"applied for the first time", `{"metadata":{}}`, `{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{2}"}}}`,
 			`.metadata.annotations →{"kubectl.kubernetes.io/last-applied-configuration":"***"}`},
 	} {
-		list, more, err := Rules{}.Between([]byte(c.old), []byte(c.new))
+		list, more, err := Options{}.Compare([]byte(c.old), []byte(c.new))
 		if got := strings.ReplaceAll(line(list), ".data.", ".data."); err != nil || more != 0 || plainKeys(got) != plainKeys(c.want) {
 			t.Errorf("%s: %v, %d more\n got %s\nwant %s", c.name, err, more, got, c.want)
 		}
@@ -71,11 +71,11 @@ func TestSecretsAreNeverTold(t *testing.T) {
 	bodies := []string{`{}`, `{"data":{"p":"c2VjcmV0"}}`, `{"data":{"p":"c2VjcmV0Mg=="},"stringData":{"a":"c2VjcmV0"}}`, `{"data":"c2VjcmV0"}`, `{"data":["c2VjcmV0"]}`,
 		`{"data":{"p":{"q":"c2VjcmV0"}}}`, `{"data":{"p":["c2VjcmV0"]}}`, `{"data":null}`,
 		`{"metadata":{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"data\":{\"p\":\"c2VjcmV0\"}}"}},"data":{"p":"c2VjcmV0"}}`, ``}
-	r := Rules{Secret: true}
+	r := Options{Secret: true}
 	for _, old := range bodies {
 		for _, new := range bodies {
-			list, _, err := r.Between([]byte(old), []byte(new))
-			was, is, err2 := r.Redacted([]byte(old), []byte(new))
+			list, _, err := r.Compare([]byte(old), []byte(new))
+			was, is, err2 := r.Redact([]byte(old), []byte(new))
 			diff, err3 := r.Diff([]byte(old), []byte(new), "a", "b")
 			text, err4 := r.YAML([]byte(new))
 			said := fmt.Sprint(line(list), string(was), string(is), diff, text, err, err2, err3, err4)
@@ -95,7 +95,7 @@ func TestSecretsAreNeverTold(t *testing.T) {
 // An object may show only in its new version that it is a Secret. The old version is redacted then, too.
 func TestNewSecretHidesItsOldVersion(t *testing.T) {
 	t.Parallel()
-	was, is, err := Rules{}.Redacted([]byte(`{"data":{"p":"c2VjcmV0"}}`), []byte(`{"apiVersion":"v1","kind":"Secret","data":{"p":"c2VjcmV0Mg=="}}`))
+	was, is, err := Options{}.Redact([]byte(`{"data":{"p":"c2VjcmV0"}}`), []byte(`{"apiVersion":"v1","kind":"Secret","data":{"p":"c2VjcmV0Mg=="}}`))
 	if said := string(was) + string(is); err != nil || strings.Contains(said, "c2V") {
 		t.Errorf("%s, %v", said, err)
 	}
@@ -104,12 +104,12 @@ func TestNewSecretHidesItsOldVersion(t *testing.T) {
 // TestRedactedTwice: what a server has redacted, a client may redact again.
 func TestRedactedTwice(t *testing.T) {
 	t.Parallel()
-	r := Rules{Secret: true}
-	was, is, err := r.Redacted([]byte(`{"data":{"a":"1","b":"1"},"metadata":{"managedFields":[]}}`), []byte(`{"data":{"a":"2","b":"1"}}`))
+	r := Options{Secret: true}
+	was, is, err := r.Redact([]byte(`{"data":{"a":"1","b":"1"},"metadata":{"managedFields":[]}}`), []byte(`{"data":{"a":"2","b":"1"}}`))
 	if err != nil || string(was) != `{"data":{"a":"*** (before)","b":"***"},"metadata":{}}` || string(is) != `{"data":{"a":"*** (after)","b":"***"}}` {
 		t.Fatalf("%s, %s, %v", was, is, err)
 	}
-	again, new, err := r.Redacted(was, is)
+	again, new, err := r.Redact(was, is)
 	if err != nil || !bytes.Equal(again, was) || !bytes.Equal(new, is) {
 		t.Fatalf("%s, %s, %v", again, new, err)
 	}
@@ -153,7 +153,7 @@ func TestBounds(t *testing.T) {
 		{"a list of its own", `{"a":[` + strings.Repeat(`{"name":"x"},`, 20_000) + `1]}`, `{"a":[` + strings.Repeat(`{"name":"y"},`, 20_000) + `1]}`},
 	} {
 		before := apitest.Allocated()
-		list, more, err := Rules{}.Between([]byte(c.old), []byte(c.new))
+		list, more, err := Options{}.Compare([]byte(c.old), []byte(c.new))
 		said, _ := json.Marshal(list)
 		if err != nil || len(list) == 0 || len(list) > pathsMax || len(said) > pathsMax*(stepsMax*16+2*valueMax+stepMax) {
 			t.Errorf("%s: %d changes of %d bytes, %d more, %v", c.name, len(list), len(said), more, err)
@@ -163,7 +163,7 @@ func TestBounds(t *testing.T) {
 				t.Errorf("%s: half a letter in %q", c.name, change.Path)
 			}
 		}
-		if diff, err := (Rules{}).Diff([]byte(c.old), []byte(c.new), "a", "b"); diff == "" && err == nil {
+		if diff, err := (Options{}).Diff([]byte(c.old), []byte(c.new), "a", "b"); diff == "" && err == nil {
 			t.Errorf("%s: no diff", c.name)
 		}
 		size, allocated := len(c.old)+len(c.new), apitest.Allocated()-before
@@ -172,7 +172,7 @@ func TestBounds(t *testing.T) {
 		}
 		t.Logf("%s: %d bytes, for which %d KiB were allocated", c.name, size, allocated>>10)
 	}
-	if list, more, _ := (Rules{Paths: 3}).Between([]byte(members(10, "1")), []byte(members(10, "2"))); len(list) != 3 || more != 7 {
+	if list, more, _ := (Options{MaxChanges: 3}).Compare([]byte(members(10, "1")), []byte(members(10, "2"))); len(list) != 3 || more != 7 {
 		t.Errorf("%d changes and %d more, want 3 and 7", len(list), more)
 	}
 }
@@ -180,10 +180,10 @@ func TestBounds(t *testing.T) {
 func TestNoObject(t *testing.T) {
 	t.Parallel()
 	for _, doc := range []string{`[]`, `1`, `null`, `{`, `{}{}`, `{"a":}`, "\xff", strings.Repeat(`{"a":`, 20_000)} {
-		if list, _, err := (Rules{}).Between([]byte(doc), []byte(`{}`)); err == nil || list != nil {
+		if list, _, err := (Options{}).Compare([]byte(doc), []byte(`{}`)); err == nil || list != nil {
 			t.Errorf("%.20q: %v, %v", doc, list, err)
 		}
-		if _, err := (Rules{}).YAML([]byte(doc)); err == nil {
+		if _, err := (Options{}).YAML([]byte(doc)); err == nil {
 			t.Errorf("%.20q as YAML: no error", doc)
 		}
 	}
@@ -193,7 +193,7 @@ func TestDiff(t *testing.T) {
 	t.Parallel()
 	old := `{"spec":{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9,"j":{"k":[1,2,3]}}}`
 	new := `{"spec":{"a":1,"b":9,"c":3,"d":4,"e":5,"f":6,"g":7,"h":8,"i":9,"j":{"k":[1,3]}}}`
-	got, err := Rules{}.Diff([]byte(old), []byte(new), "before", "after")
+	got, err := Options{}.Diff([]byte(old), []byte(new), "before", "after")
 	want := `--- before
 +++ after
 @@ -1,6 +1,6 @@
@@ -215,7 +215,7 @@ func TestDiff(t *testing.T) {
 		t.Errorf("got %v\n%s\nwant\n%s", err, got, want)
 	}
 	for _, c := range [][3]string{{``, `{"a":1}`, "--- x\n+++ y\n@@ -0,0 +1,1 @@\n+a: 1\n"}, {`{"a":1}`, ``, "--- x\n+++ y\n@@ -1,1 +0,0 @@\n-a: 1\n"}, {``, ``, ``}, {old, old, ``}} {
-		if got, err := (Rules{}).Diff([]byte(c[0]), []byte(c[1]), "x", "y"); err != nil || got != c[2] {
+		if got, err := (Options{}).Diff([]byte(c[0]), []byte(c[1]), "x", "y"); err != nil || got != c[2] {
 			t.Errorf("%s to %s: %v\n%s", c[0], c[1], err, got)
 		}
 	}
@@ -259,7 +259,7 @@ func TestYAML(t *testing.T) {
 	t.Parallel()
 	doc := `{"a":{"b":[],"c":{},"d":[[1,2],[{"x":1,"y":{"z":[true,null]}}],"s"]},"ml":"a\n b\n\nc\n","odd":["1","true","","a: b","a #b","- x","\u001b[2J","ü","0x1","1e3","~","a\nb","a\n\n"," x","a\tb\nc","#","!x","*a","&a","%","|","a:"],"n":1.50,
 		"10.0.0.1":"10.0.0.1","y":"y","docker.io/x:1@sha256:ab":"k=v,w"}`
-	text, err := Rules{}.YAML([]byte(doc))
+	text, err := Options{}.YAML([]byte(doc))
 	if err != nil || strings.ContainsRune(text, 27) {
 		t.Fatalf("%v\n%s", err, text)
 	}
@@ -291,7 +291,7 @@ func FuzzYAML(f *testing.F) {
 	f.Add(strings.Repeat("\n", 700), "x")
 	f.Fuzz(func(t *testing.T, name, value string) {
 		doc, _ := json.Marshal(map[string]any{name: []any{map[string]any{name: value}, value, []any{value, name}}, "d" + name: map[string]any{"e": value}})
-		text, err := Rules{}.YAML(doc)
+		text, err := Options{}.YAML(doc)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -306,16 +306,16 @@ func FuzzBetween(f *testing.F) {
 		f.Add(doc, doc, 1)
 	}
 	f.Fuzz(func(t *testing.T, old, new string, bound int) {
-		r := Rules{Paths: bound % 10, Value: bound % 50}
-		list, more, err := r.Between([]byte(old), []byte(new))
-		back, moreBack, errBack := r.Between([]byte(new), []byte(old))
+		r := Options{MaxChanges: bound % 10, MaxValueBytes: bound % 50}
+		list, more, err := r.Compare([]byte(old), []byte(new))
+		back, moreBack, errBack := r.Compare([]byte(new), []byte(old))
 		if len(list)+more != len(back)+moreBack || (err == nil) != (errBack == nil) {
 			t.Fatalf("%q to %q: %v and %d more, %v; back: %v and %d more, %v", old, new, list, more, err, back, moreBack, errBack)
 		}
 		if _, err := json.Marshal(list); err != nil {
 			t.Fatalf("%q to %q: %v", old, new, err)
 		}
-		was, is, err := r.Redacted([]byte(old), []byte(new))
+		was, is, err := r.Redact([]byte(old), []byte(new))
 		if err == nil && (old != "" && !json.Valid(was) || new != "" && !json.Valid(is)) {
 			t.Fatalf("%q, %q: %s, %s", old, new, was, is)
 		}
@@ -331,6 +331,6 @@ func BenchmarkBetween(b *testing.B) {
 	}
 	old, new := pod("Pending"), pod("Running")
 	for b.Loop() {
-		Rules{}.Between(old, new)
+		Options{}.Compare(old, new)
 	}
 }

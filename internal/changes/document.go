@@ -46,7 +46,7 @@ func (n *node) member(key string) *node {
 
 // A parser builds trees whose hashes can be compared with each other.
 type parser struct {
-	rules Rules
+	rules Options
 	drop  []string // members of metadata to omit
 
 	doc   string // the JSON text
@@ -54,7 +54,7 @@ type parser struct {
 	spare []node // allocated, but not used yet
 }
 
-func (r Rules) parser(drop ...string) *parser {
+func (r Options) parser(drop ...string) *parser {
 	if r.Seed == (maphash.Seed{}) {
 		r.Seed = maphash.MakeSeed()
 	}
@@ -330,10 +330,10 @@ func quoted(text string) json.RawMessage {
 	return b
 }
 
-// Redacted returns copies of both versions in which managedFields are removed and secret values are
+// Redact returns copies of both versions in which managedFields are removed and secret values are
 // masked. Either version may be empty. If a masked value is not the same in both versions, the two
 // masks are different.
-func (r Rules) Redacted(old, new []byte) (was, is json.RawMessage, err error) {
+func (r Options) Redact(old, new []byte) (was, is json.RawMessage, err error) {
 	a, b, err := r.redacted(old, new, "managedFields")
 	if err != nil {
 		return nil, nil, err
@@ -347,7 +347,7 @@ func (r Rules) Redacted(old, new []byte) (was, is json.RawMessage, err error) {
 	return was, is, nil
 }
 
-func (r Rules) redacted(old, new []byte, drop ...string) (a, b *node, err error) {
+func (r Options) redacted(old, new []byte, drop ...string) (a, b *node, err error) {
 	if a, b, err = r.parser(drop...).pair(old, new); err != nil {
 		return nil, nil, err
 	}
@@ -368,11 +368,11 @@ func tellMasked(a, b *node) {
 	}
 }
 
-// Rules configure a comparison.
-type Rules struct {
-	Secret bool // the documents are v1 Secrets; not needed if they have a kind and an apiVersion
-	Paths  int  // maximum number of changes; 0 means 100
-	Value  int  // approximate maximum size in bytes of a value; 0 means 256
+// Options configure a comparison.
+type Options struct {
+	Secret        bool // the documents are v1 Secrets; not needed if they have a kind and an apiVersion
+	MaxChanges    int  // maximum number of changes; 0 means 100
+	MaxValueBytes int  // approximate maximum size in bytes of a value; 0 means 256
 
 	// Seed is used to compute the hashes returned by Change.Hashes. If it is zero, each comparison
 	// uses a new seed.

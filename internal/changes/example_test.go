@@ -7,10 +7,10 @@ import (
 )
 
 // Items of a list are told apart by their names, so a change has a path that people would write.
-func ExampleRules_Between() {
+func ExampleOptions_Compare() {
 	old := `{"metadata":{"generation":1},"spec":{"containers":[{"name":"db","image":"pg:17"},{"name":"web","image":"nginx:1"}]}}`
 	new := `{"metadata":{"generation":2},"spec":{"containers":[{"name":"web","image":"nginx:2"},{"name":"db","image":"pg:17"}]}}`
-	list, more, err := changes.Rules{}.Between([]byte(old), []byte(new))
+	list, more, err := changes.Options{}.Compare([]byte(old), []byte(new))
 	for _, change := range list {
 		fmt.Println(change.Path, string(change.Old), string(change.New))
 	}
@@ -22,9 +22,9 @@ func ExampleRules_Between() {
 }
 
 // Of a Secret only that it changed is told.
-func ExampleRules_Diff() {
+func ExampleOptions_Diff() {
 	old, new := `{"kind":"Secret","apiVersion":"v1","data":{"password":"b2xk"}}`, `{"kind":"Secret","apiVersion":"v1","data":{"password":"bmV3"}}`
-	text, err := changes.Rules{}.Diff([]byte(old), []byte(new), "7", "8")
+	text, err := changes.Options{}.Diff([]byte(old), []byte(new), "7", "8")
 	fmt.Println(text, err)
 	// Output:
 	// --- 7

@@ -22,7 +22,7 @@ const (
 )
 
 // YAML converts an object to YAML. It omits managedFields and masks secret values.
-func (r Rules) YAML(doc []byte) (string, error) {
+func (r Options) YAML(doc []byte) (string, error) {
 	n, _, err := r.redacted(doc, nil, "managedFields")
 	if err != nil {
 		return "", err
@@ -32,7 +32,7 @@ func (r Rules) YAML(doc []byte) (string, error) {
 
 // Diff returns the unified diff of two versions of an object. Either may be empty. It returns "" if
 // there is no visible difference. from and to are the names of the versions.
-func (r Rules) Diff(old, new []byte, from, to string) (string, error) {
+func (r Options) Diff(old, new []byte, from, to string) (string, error) {
 	a, b, err := r.redacted(old, new, "managedFields", "resourceVersion", "generation")
 	if err != nil {
 		return "", err

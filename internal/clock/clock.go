@@ -7,9 +7,9 @@
 // data file contains the time of its write.
 //
 //	c := clock.New(nil)                  // the machine's clock, but never before Earliest
-//	c.Passed(st.TimeOf(st.Revision()))   // nor before the newest time in the data file
+//	c.Observe(st.TimeOf(st.Revision()))  // nor before the newest time in the data file
 //	now := c.Now()
-//	go c.Run(ctx, clock.LookEvery, func(step time.Duration) { ... }) // called when the machine's clock is set
+//	go c.Run(ctx, clock.CheckInterval, func(step time.Duration) { ... }) // called when the machine's clock is set
 //
 // While the machine's clock is behind such a time, [Clock.Now] continues from that time with the
 // monotonic clock until
@@ -37,7 +37,7 @@ var Earliest = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 const (
 	// interval between two checks whether the machine's clock has been set
-	LookEvery = 10 * time.Second
+	CheckInterval = 10 * time.Second
 	// minimum step of the machine's clock; time servers slew smaller differences
 	smallest = 2 * time.Second
 )
@@ -76,9 +76,9 @@ func (c *Clock) Now() time.Time {
 	return now
 }
 
-// Behind returns the difference between the latest time that is known to have passed and the
+// Lag returns the difference between the latest time that is known to have passed and the
 // machine's clock, or 0 if the clock is not behind.
-func (c *Clock) Behind() time.Duration {
+func (c *Clock) Lag() time.Duration {
 	if by := c.floor.Load().now().Sub(c.machine()); by >= smallest {
 		return by
 	}
@@ -87,15 +87,15 @@ func (c *Clock) Behind() time.Duration {
 
 // Check returns an error if the machine's clock is too far behind to be trusted.
 func (c *Clock) Check() error {
-	if by := c.Behind(); by > 0 {
+	if by := c.Lag(); by > 0 {
 		return fmt.Errorf("the machine's clock is behind what is known to have passed, by %s: it is not believed until a time server or somebody sets it (timedatectl)",
 			by.Round(time.Second))
 	}
 	return nil
 }
 
-// Passed records a time that has passed. It must be called before Run, and not concurrently.
-func (c *Clock) Passed(at time.Time) {
+// Observe records a time that has passed. It must be called before Run, and not concurrently.
+func (c *Clock) Observe(at time.Time) {
 	if at.After(c.Now()) && !(c.plausible() && c.kept()) {
 		c.floor.Store(&floor{at.Round(0), time.Now()})
 	}
@@ -126,7 +126,7 @@ func (c *Clock) Run(ctx context.Context, every time.Duration, set func(step time
 		wallNow, steadyNow := c.machine(), time.Now()
 		step := wallNow.Round(0).Sub(wall.Round(0)) - steadyNow.Sub(steady)
 		wall, steady = wallNow, steadyNow
-		if step <= -smallest || c.Behind() == 0 || c.kept() {
+		if step <= -smallest || c.Lag() == 0 || c.kept() {
 			c.believe()
 		}
 		if step.Abs() >= smallest {

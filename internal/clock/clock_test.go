@@ -40,17 +40,17 @@ func TestClockBehindWhatHasPassedGoesOnFromThere(t *testing.T) {
 		m.set(epoch)
 		c := m.clock()
 		within(t, "1970, nothing known", c.Now(), Earliest)
-		c.Passed(lastWrite)
+		c.Observe(lastWrite)
 		within(t, "1970, a file known", c.Now(), lastWrite)
-		if got, want := c.Behind(), lastWrite.Sub(epoch); (got - want).Abs() > time.Second {
+		if got, want := c.Lag(), lastWrite.Sub(epoch); (got - want).Abs() > time.Second {
 			t.Errorf("behind by %s, want %s", got, want)
 		}
 		time.Sleep(time.Hour)
 		within(t, "an hour later", c.Now(), lastWrite.Add(time.Hour))
 		m.set(lastWrite.Add(48 * time.Hour))
 		within(t, "put right", c.Now(), lastWrite.Add(48*time.Hour))
-		if c.Behind() != 0 {
-			t.Errorf("behind by %s once it was put right", c.Behind())
+		if c.Lag() != 0 {
+			t.Errorf("behind by %s once it was put right", c.Lag())
 		}
 	})
 }
@@ -60,19 +60,19 @@ func TestRightClockIsBelieved(t *testing.T) {
 		var m fake
 		m.set(lastWrite.Add(time.Minute))
 		c := m.clock()
-		c.Passed(lastWrite)
+		c.Observe(lastWrite)
 		within(t, "a minute after the last write", c.Now(), lastWrite.Add(time.Minute))
 		m.set(lastWrite.Add(-time.Minute))
 		c = m.clock()
-		c.Passed(lastWrite)
+		c.Observe(lastWrite)
 		within(t, "a minute before it", c.Now(), lastWrite)
 		m.kept.Store(true)
 		c = m.clock()
-		c.Passed(lastWrite.AddDate(20, 0, 0))
+		c.Observe(lastWrite.AddDate(20, 0, 0))
 		within(t, "kept by a time server", c.Now(), lastWrite.Add(-time.Minute))
 		m.set(epoch)
 		c = m.clock()
-		c.Passed(lastWrite)
+		c.Observe(lastWrite)
 		within(t, "kept by a time server that is wrong", c.Now(), lastWrite)
 	})
 }
@@ -98,25 +98,25 @@ func TestSettingTheClockIsTold(t *testing.T) {
 				var m fake
 				m.set(c.start)
 				clock, steps := m.clock(), []time.Duration{}
-				clock.Passed(c.passed)
+				clock.Observe(c.passed)
 				ctx, cancel := context.WithCancel(t.Context())
-				go clock.Run(ctx, LookEvery, func(step time.Duration) { steps = append(steps, step) })
-				time.Sleep(3*LookEvery + time.Second)
+				go clock.Run(ctx, CheckInterval, func(step time.Duration) { steps = append(steps, step) })
+				time.Sleep(3*CheckInterval + time.Second)
 				if len(steps) != 0 {
 					t.Errorf("told of %v before anybody set it", steps)
 				}
 				was := clock.machine()
 				m.set(c.setTo)
 				m.kept.Store(c.kept)
-				time.Sleep(LookEvery)
+				time.Sleep(CheckInterval)
 				cancel()
 				synctest.Wait()
 				if want := c.setTo.Sub(was); len(steps) != 1 || (steps[0]-want).Abs() > time.Second {
 					t.Errorf("told of %v, want one step of %s", steps, want)
 				}
-				lag := LookEvery
+				lag := CheckInterval
 				if c.want.Equal(c.passed) {
-					lag += 3*LookEvery + time.Second
+					lag += 3*CheckInterval + time.Second
 				}
 				within(t, "afterwards", clock.Now(), c.want.Add(lag))
 			})
@@ -130,14 +130,14 @@ func TestSetBackToBeforeTheProgramIsNotBelieved(t *testing.T) {
 		var m fake
 		m.set(lastWrite.Add(time.Hour))
 		c := m.clock()
-		c.Passed(lastWrite)
+		c.Observe(lastWrite)
 		ctx, cancel := context.WithCancel(t.Context())
-		go c.Run(ctx, LookEvery, func(time.Duration) {})
-		time.Sleep(LookEvery + time.Second)
+		go c.Run(ctx, CheckInterval, func(time.Duration) {})
+		time.Sleep(CheckInterval + time.Second)
 		m.set(epoch)
-		time.Sleep(LookEvery)
+		time.Sleep(CheckInterval)
 		cancel()
 		synctest.Wait()
-		within(t, "set to 1970 by somebody", c.Now(), lastWrite.Add(time.Hour+2*LookEvery+time.Second))
+		within(t, "set to 1970 by somebody", c.Now(), lastWrite.Add(time.Hour+2*CheckInterval+time.Second))
 	})
 }

@@ -13,11 +13,11 @@ func Example() {
 	c := clock.New(func() time.Time { return machine })
 	fmt.Println(c.Now().Year())
 
-	c.Passed(time.Date(2027, time.May, 1, 0, 0, 0, 0, time.UTC))
-	fmt.Println(c.Now().Year(), c.Behind() > 50*365*24*time.Hour)
+	c.Observe(time.Date(2027, time.May, 1, 0, 0, 0, 0, time.UTC))
+	fmt.Println(c.Now().Year(), c.Lag() > 50*365*24*time.Hour)
 
 	machine = time.Date(2028, time.June, 1, 0, 0, 0, 0, time.UTC) // a time server was reached
-	fmt.Println(c.Now().Year(), c.Behind())
+	fmt.Println(c.Now().Year(), c.Lag())
 	// Output:
 	// 2026
 	// 2027 true

@@ -9,7 +9,7 @@
 // backup flag without the command backup are errors. An error is printed in one line that names the
 // help to read, and the exit code is 2. The package adds the commands help, completion and version.
 //
-//	p := commandline.Program{Name: "apilet", About: "...", Commands: func() []commandline.Command { ... }, Version: version}
+//	p := commandline.Program{Name: "apilet", Description: "...", Commands: func() []commandline.Command { ... }, Version: version}
 //	os.Exit(p.Run(os.Args[1:], os.Stdout, os.Stderr))
 package commandline
 
@@ -25,8 +25,8 @@ import (
 
 // A Program is a table of commands.
 type Program struct {
-	Name  string // the name of the program in its help
-	About string // a sentence for the beginning of the help
+	Name        string // the name of the program in its help
+	Description string // a sentence for the beginning of the help
 	// Commands returns the table. It is called for each use, because flags write into variables
 	// that the Run functions read. The first command has no name.
 	Commands func() []Command
@@ -35,13 +35,13 @@ type Program struct {
 
 // A Command is a row of the table.
 type Command struct {
-	Name   string           // "" for the command that runs if no command is given
-	Args   string           // the arguments after the flags, for the help
-	Counts []int            // the allowed numbers of arguments
-	What   string           // a short description
-	words  []string         // the possible arguments, for completion; nil means a file
-	Groups []FlagGroup      // the flags
-	Run    func(Call) error // runs the command; an error ends the program with exit code 1
+	Name        string           // "" for the command that runs if no command is given
+	Args        string           // the arguments after the flags, for the help
+	ArgCounts   []int            // the allowed numbers of arguments
+	Description string           // a short description
+	words       []string         // the possible arguments, for completion; nil means a file
+	Groups      []FlagGroup      // the flags
+	Run         func(Call) error // runs the command; an error ends the program with exit code 1
 }
 
 // A FlagGroup is a group of flags with a title.
@@ -59,10 +59,10 @@ type Call struct {
 // commands returns the program's commands, followed by completion, version and help.
 func (p *Program) commands() []*Command {
 	own := []Command{
-		{Name: "completion", Args: strings.Join(shells, "|"), Counts: []int{1}, What: "print a completion script for a shell", words: shells,
+		{Name: "completion", Args: strings.Join(shells, "|"), ArgCounts: []int{1}, Description: "print a completion script for a shell", words: shells,
 			Run: func(c Call) error { return p.printCompletion(c.Out, c.Args[0]) }},
-		{Name: "version", Counts: []int{0}, What: "print " + p.Name + "'s version, commit and data file format, and the version of Kubernetes", Run: func(c Call) error { return p.Version(c.Out) }},
-		{Name: "help", Args: "[COMMAND]", Counts: []int{0, 1}, What: "print this, or a command's help", Run: p.printHelp},
+		{Name: "version", ArgCounts: []int{0}, Description: "print the version, commit and data file format of " + p.Name + ", and the version of Kubernetes", Run: func(c Call) error { return p.Version(c.Out) }},
+		{Name: "help", Args: "[COMMAND]", ArgCounts: []int{0, 1}, Description: "print this text, or the help of a command", Run: p.printHelp},
 	}
 	var rows []*Command
 	for _, row := range append(p.Commands(), own...) {
@@ -107,7 +107,7 @@ func (p *Program) Run(args []string, stdout, stderr io.Writer) int {
 		return 2
 	case *showVersion:
 		err = p.Version(c.Out)
-	case !slices.Contains(row.Counts, len(c.Args)):
+	case !slices.Contains(row.ArgCounts, len(c.Args)):
 		fmt.Fprintf(stderr, "%s: %s\n", p.Name, p.wrongCount(row, c.Args))
 		return 2
 	default:
@@ -180,9 +180,9 @@ func notParsed(f *flag.Flag) string {
 	}
 	switch value.Get().(type) {
 	case time.Duration:
-		return "no time with its unit, such as 90s, 5m or 2h"
+		return "must be a duration with a unit, such as 90s, 5m or 2h"
 	case int, int64:
-		return "no whole number"
+		return "must be an integer"
 	}
 	return "parse error"
 }
@@ -190,11 +190,11 @@ func notParsed(f *flag.Flag) string {
 func (p *Program) title(row *Command) string { return strings.TrimSpace(p.Name + " " + row.Name) }
 
 func (p *Program) whereToLook(row *Command) string {
-	return "`" + p.title(row) + " --help` lists what it understands"
+	return "see `" + p.title(row) + " --help`"
 }
 
 func (p *Program) wrongCount(row *Command, args []string) string {
-	if most := row.Counts[len(row.Counts)-1]; len(args) > most {
+	if most := row.ArgCounts[len(row.ArgCounts)-1]; len(args) > most {
 		return fmt.Sprintf("unexpected argument %q: %s", args[most], p.whereToLook(row))
 	}
 	return "usage: " + p.usage(row)
@@ -227,17 +227,17 @@ func (p *Program) printHelp(c Call) error {
 func (p *Program) help(row *Command, out io.Writer) error {
 	var text strings.Builder
 	if row.Name == "" {
-		fmt.Fprintf(&text, "%s\n\nUsage:\n  %s [FLAGS]\n  %s COMMAND [FLAGS]\n\nCommands:\n", p.About, p.Name, p.Name)
+		fmt.Fprintf(&text, "%s\n\nUsage:\n  %s [FLAGS]\n  %s COMMAND [FLAGS]\n\nCommands:\n", p.Description, p.Name, p.Name)
 		for _, row := range p.commands() {
-			fmt.Fprintf(&text, "  %-17s %s\n", helpName(row.Name), row.What)
+			fmt.Fprintf(&text, "  %-17s %s\n", helpName(row.Name), row.Description)
 		}
 		fmt.Fprintf(&text, "\n`%s COMMAND --help` lists a command's flags, `%s --version` prints the versions.", p.Name, p.Name)
 		if len(row.Groups) > 0 {
-			text.WriteString(" What follows is for serving.")
+			text.WriteString(" The following flags are for running the server.")
 		}
 		text.WriteString("\n")
 	} else {
-		fmt.Fprintf(&text, "%s: %s.\n\nUsage:\n  %s\n", p.title(row), row.What, p.usage(row))
+		fmt.Fprintf(&text, "%s: %s.\n\nUsage:\n  %s\n", p.title(row), row.Description, p.usage(row))
 	}
 	for _, group := range row.Groups {
 		fmt.Fprintf(&text, "\n%s:\n", group.Title)
@@ -291,7 +291,7 @@ func (p *Program) printCompletion(out io.Writer, shell string) error {
 	scripts := map[string]func() string{"bash": p.bashCompletion, "zsh": p.zshCompletion, "fish": p.fishCompletion}
 	script := scripts[shell]
 	if script == nil {
-		return fmt.Errorf("no completion for %q: there is one for %s", shell, strings.Join(shells, ", "))
+		return fmt.Errorf("no completion for %q: the shells are %s", shell, strings.Join(shells, ", "))
 	}
 	_, err := io.WriteString(out, script())
 	return err
@@ -349,7 +349,7 @@ func (p *Program) zshCompletion() string {
 	fmt.Fprintf(&text, "#compdef %[1]s\n# completion of %[1]s for zsh: source <(%[1]s completion zsh), or a file _%[1]s in $fpath\n_%[1]s() {\n", p.Name)
 	text.WriteString("  local -a line commands flags choices\n  line=(\"${(@)words}\") # before anything else hides it\n  commands=(\n")
 	for _, row := range p.commands()[1:] {
-		fmt.Fprintf(&text, "    %s\n", singleQuoted(row.Name+":"+strings.ReplaceAll(row.What, ":", `\:`)))
+		fmt.Fprintf(&text, "    %s\n", singleQuoted(row.Name+":"+strings.ReplaceAll(row.Description, ":", `\:`)))
 	}
 	text.WriteString("  )\n  case $line[2] in\n")
 	for _, row := range append(slices.Clone(p.commands()[1:]), p.find("")) {
@@ -383,7 +383,7 @@ func (p *Program) fishCompletion() string {
 		if row.Name == "" {
 			seen = "not __fish_seen_subcommand_from " + strings.Join(p.names(), " ")
 		} else {
-			fmt.Fprintf(&text, "complete -c %s -n __fish_use_subcommand -f -a %s -d %s\n", p.Name, row.Name, singleQuoted(row.What))
+			fmt.Fprintf(&text, "complete -c %s -n __fish_use_subcommand -f -a %s -d %s\n", p.Name, row.Name, singleQuoted(row.Description))
 		}
 		p.eachFlag(row, func(name, usage string, takesValue bool) {
 			kind, value := "-l", ""

@@ -26,12 +26,12 @@ func tool() *Program {
 	say := func(what string) func(Call) error {
 		return func(c Call) error { _, err := fmt.Fprint(c.Out, what, c.Args); return err }
 	}
-	return &Program{Name: "tool", About: "A tool.", Version: func(w io.Writer) error { _, err := io.WriteString(w, "tool 1"); return err },
+	return &Program{Name: "tool", Description: "A tool.", Version: func(w io.Writer) error { _, err := io.WriteString(w, "tool 1"); return err },
 		Commands: func() []Command {
 			return []Command{
-				{Counts: []int{0}, Groups: group("data", "listen"), What: "serve", Run: say("served")},
-				{Name: "check", Counts: []int{0, 1}, Groups: group("data"), What: "look", Run: say("checked")},
-				{Name: "copy", Counts: []int{1}, Args: "DEST", Groups: group("key"), What: "copy", Run: func(Call) error { return errors.New("no room") }},
+				{ArgCounts: []int{0}, Groups: group("data", "listen"), Description: "serve", Run: say("served")},
+				{Name: "check", ArgCounts: []int{0, 1}, Groups: group("data"), Description: "look", Run: say("checked")},
+				{Name: "copy", ArgCounts: []int{1}, Args: "DEST", Groups: group("key"), Description: "copy", Run: func(Call) error { return errors.New("no room") }},
 			}
 		}}
 }
@@ -48,8 +48,8 @@ func TestACommandLineIsOneRowOfTheTable(t *testing.T) {
 		"copy there":             "1 tool: no room\n",
 		"copy":                   "2 tool: usage: tool copy [FLAGS] DEST",
 		"copy a b":               "2 tool: unexpected argument \"b\"",
-		"check --listen x":       "2 tool: unknown flag: --listen: `tool check --help`",
-		"--key x":                "2 tool: unknown flag: --key: `tool --help`",
+		"check --listen x":       "2 tool: unknown flag: --listen: see `tool check --help`\n",
+		"--key x":                "2 tool: unknown flag: --key: see `tool --help`\n",
 		"--data":                 "2 tool: flag needs an argument: --data",
 		"jump":                   "2 tool: unknown command \"jump\": `tool help` lists the commands\n",
 		"--version":              "0 tool 1",
@@ -125,7 +125,7 @@ func TestFlagsAndArgumentsComeInAnyOrder(t *testing.T) {
 		var out strings.Builder
 		p := Program{Name: "p", Version: func(w io.Writer) error { return errors.New("the version") }, Commands: func() []Command {
 			name, all := "", false
-			return []Command{{}, {Name: "do", Counts: []int{0, 1, 2}, What: "test", Groups: []FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
+			return []Command{{}, {Name: "do", ArgCounts: []int{0, 1, 2}, Description: "test", Groups: []FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
 				f.StringVar(&name, "n", "", "a name")
 				f.BoolVar(&all, "A", false, "all")
 			}}}, Run: func(c Call) error {
@@ -176,8 +176,8 @@ func TestWrongValuesAreToldWhatIsWanted(t *testing.T) {
 	f.Int64("quota", 0, "")
 	f.Func("odd", "", func(string) error { return errors.New("odd: parse error") })
 	for arg, want := range map[string]string{
-		"--min-request-timeout=1800": `invalid value "1800" for flag --min-request-timeout: no time with its unit, such as 90s, 5m or 2h`,
-		"--quota=1G -2":              `invalid value "1G -2" for flag --quota: no whole number`,
+		"--min-request-timeout=1800": `invalid value "1800" for flag --min-request-timeout: must be a duration with a unit, such as 90s, 5m or 2h`,
+		"--quota=1G -2":              `invalid value "1G -2" for flag --quota: must be an integer`,
 		"--odd=1":                    `invalid value "1" for flag --odd: odd: parse error`,
 	} {
 		if got := plainFlagError(f, f.Parse([]string{arg})); got != want {
@@ -203,7 +203,7 @@ func TestVersionSaysWhatTheBuildKnows(t *testing.T) {
 		"(devel)": {committed[:2], "tool c0ffee\ncommit c0ffee of 2026-11-26T14:07:36Z\nbuilt by go1.26 for /\n"},
 		"":        {setting("vcs.modified", "true"), "tool (devel)\nbuilt by go1.26 for linux/arm\n"},
 		"v0": {setting("vcs.revision", "c0ffee", "vcs.time", "today", "vcs.modified", "true"),
-			"tool v0\ncommit c0ffee of today, and changes that are not in it\nbuilt by go1.26 for linux/arm\n"},
+			"tool v0\ncommit c0ffee of today, with uncommitted changes\nbuilt by go1.26 for linux/arm\n"},
 	} {
 		got := buildOf(&debug.BuildInfo{GoVersion: "go1.26", Main: debug.Module{Version: version}, Settings: c.settings}).Lines("tool")
 		if got != c.want {

@@ -9,16 +9,16 @@ import (
 	"apilet/internal/commandline"
 )
 
-// One table of commands says what is understood, what is refused, and what help prints.
+// The table of commands defines the parser and the help.
 func Example() {
 	p := commandline.Program{
-		Name: "greet", About: "greet says hello.",
+		Name: "greet", Description: "greet says hello.",
 		Version: func(w io.Writer) error { _, err := fmt.Fprintln(w, "1.0"); return err },
 		Commands: func() []commandline.Command {
 			name := "world"
-			define := func(f *flag.FlagSet) { f.StringVar(&name, "name", name, "`WHO` is greeted") }
+			define := func(f *flag.FlagSet) { f.StringVar(&name, "name", name, "the `WHO` to greet") }
 			return []commandline.Command{{
-				Counts: []int{0}, What: "says hello", Groups: []commandline.FlagGroup{{Title: "Whom", Define: define}},
+				ArgCounts: []int{0}, Description: "says hello", Groups: []commandline.FlagGroup{{Title: "Flags", Define: define}},
 				Run: func(call commandline.Call) error { _, err := fmt.Fprintln(call.Out, "hello", name); return err },
 			}}
 		},
@@ -28,14 +28,14 @@ func Example() {
 	// Output:
 	// hello reader
 	// 0
-	// greet: unknown flag: --nmae: `greet --help` lists what it understands
+	// greet: unknown flag: --nmae: see `greet --help`
 	// 2
 }
 
-// A flag of a list may be given several times, and each time name several.
-func ExampleListed() {
+// The value of a list flag is comma-separated, and the flag may be repeated.
+func ExampleAppendList() {
 	var plugins []string
-	set := commandline.Listed(&plugins)
+	set := commandline.AppendList(&plugins)
 	fmt.Println(set("NodeRestriction,PodSecurity"), set("ResourceQuota"), plugins)
 	// Output:
 	// <nil> <nil> [NodeRestriction PodSecurity ResourceQuota]

@@ -60,7 +60,7 @@ func (b Build) Lines(program string) string {
 	if b.Commit != "" {
 		text += "commit " + b.Commit + " of " + b.Date
 		if b.Changed {
-			text += ", and changes that are not in it"
+			text += ", with uncommitted changes"
 		}
 		text += "\n"
 	}
@@ -74,8 +74,8 @@ func (b Build) Lines(program string) string {
 	return text
 }
 
-// Repeated returns the function of a flag that may be repeated.
-func Repeated(list *[]string) func(string) error {
+// AppendValue returns the function of a flag that may be repeated.
+func AppendValue(list *[]string) func(string) error {
 	return func(value string) error {
 		if value == "" {
 			return errors.New("must not be empty")
@@ -89,9 +89,9 @@ func Repeated(list *[]string) func(string) error {
 // grant access, an empty element might match everything.
 var ErrEmptyElement = errors.New("the list has an empty element")
 
-// Listed returns the function of a flag that may be repeated. Each value is a list in the format of
-// SplitList.
-func Listed(list *[]string) func(string) error {
+// AppendList returns the function of a flag that may be repeated. Each value is a list in the
+// format of SplitList.
+func AppendList(list *[]string) func(string) error {
 	return func(text string) error {
 		elements, err := SplitList(text)
 		*list = append(*list, elements...)

@@ -287,7 +287,7 @@ func checkNotes(name string, old, members map[string]any) error {
 		// kube-apiserver's spelling
 		errs = apivalidation.ValidateAnnotations(notes, field.NewPath("metadata", "annotation"))
 	}
-	return apierror.Joined(errs)
+	return apierror.Join(errs)
 }
 
 // ---- One review

@@ -65,7 +65,7 @@ type Definitions struct {
 	wr  *registry.Writer // deletes the objects of a deleted CRD
 	log zerolog.Logger
 
-	Stands func(error)      // called with the result of each round of Run if it is not nil
+	Report func(error)      // called with the result of each round of Run if it is not nil
 	row    *scheme.Resource // the type of CRDs
 
 	reserved reservations // names that CRDs must not use
@@ -106,10 +106,10 @@ func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, 
 		services: &webhook.ServiceResolver{Store: st, Types: reg}, events: newEvents(),
 		pasts: pasts{making: make(chan struct{}, 1), defined: map[written]*lately{}}}
 	d.row = scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
-		scheme.Row[apiextensionsv1.CustomResourceDefinition](scheme.InExtensions|scheme.Counted, "customresourcedefinitions crd crds", "status"))[0]
+		scheme.Row[apiextensionsv1.CustomResourceDefinition](scheme.InExtensions|scheme.HasGeneration, "customresourcedefinitions crd crds", "status"))[0]
 	d.news = st.Follow(d.row.Base)
 	d.row.Custom = &scheme.CustomStrategy{Defaults: defaultDefinition, Prepare: prepareDefinition, Validate: validateDefinition, Warnings: definitionWarnings,
-		Deleting: markTerminating, Committed: d.Sync}
+		MarkDeleting: markTerminating, OnCommit: d.Sync}
 	d.reserved = reserve(slices.Concat(scheme.Builtins, scheme.Optional, []*scheme.Resource{d.row}))
 	reg.ReplaceCustom([]*scheme.Resource{d.row})
 	return d
@@ -122,8 +122,8 @@ func (d *Definitions) Run(ctx context.Context) {
 	for log := d.st.Follow(d.row.Base); ctx.Err() == nil; {
 		log.From(d.st.Revision())
 		waiting, err := d.cleanUp(ctx)
-		if ctx.Err() == nil && d.Stands != nil {
-			d.Stands(err)
+		if ctx.Err() == nil && d.Report != nil {
+			d.Report(err)
 		}
 		until := idle
 		if retry := time.Now().Add(retryCleanup); (waiting || err != nil) && retry.Before(idle) {
@@ -227,7 +227,7 @@ func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide
 		if before != nil {
 			d.ended = append(d.ended, before.over)
 		}
-		d.wr.Unreadable.Note(rec, err)
+		d.wr.Corrupt.Add(rec, err)
 		return func() error { return nil }
 	}
 	d.table[name] = d.define(crd, rec, before)
@@ -278,7 +278,7 @@ func (d *Definitions) reconsiderLocked(ctx context.Context, before *definition) 
 // outline decodes a CRD without the schemas, managedFields and the last-applied annotation of
 // kubectl. The type is also served if these parts cannot be decoded.
 func (d *Definitions) outline(rec *store.Record) (*apiextensionsv1.CustomResourceDefinition, error) {
-	obj, err := d.row.DecodeStored(scheme.WithoutOwners(withoutSchemas(rec.JSON)))
+	obj, err := d.row.DecodeStored(scheme.WithoutManagedFields(withoutSchemas(rec.JSON)))
 	if err != nil {
 		return nil, err
 	}
@@ -476,9 +476,9 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
 		res := def.row(crd, v)
-		res.Custom.StorageVersion, res.Custom.Unmarked, res.Custom.Settled = storage, unmarked, def.schemas.settled
+		res.Custom.StorageVersion, res.Custom.ImplicitVersion, res.Custom.IsComplete = storage, unmarked, def.schemas.settled
 		if tag := versionDigest(rec.JSON, v.Name); tag != def.schemas.stored {
-			res.Custom.Settled = func([]byte) (bool, error) { return false, nil }
+			res.Custom.IsComplete = func([]byte) (bool, error) { return false, nil }
 			res.Custom.ToStorage = def.schemas.toStorage
 		}
 		if def.converter != nil {
@@ -517,7 +517,7 @@ func (d *Definitions) convertRow(def, before *definition, res, verbatim *scheme.
 	c := res.Custom
 	r := &rowConversion{converter: def.converter, res: res, events: d.events}
 	if before != nil && before.converter == def.converter {
-		if same := before.conversions[res.Version]; same != nil && same.res.Custom.Unmarked == c.Unmarked {
+		if same := before.conversions[res.Version]; same != nil && same.res.Custom.ImplicitVersion == c.ImplicitVersion {
 			r = same
 		}
 	}
@@ -526,7 +526,7 @@ func (d *Definitions) convertRow(def, before *definition, res, verbatim *scheme.
 	}
 	def.conversions[res.Version] = r
 	c.Webhook = &scheme.WebhookConversion{Read: r.read, Watch: r.watch, To: r.to}
-	c.Settled, c.Complete, c.Verbatim, c.ToStorage = r.settled, r.complete, verbatim, nil
+	c.IsComplete, c.Complete, c.Verbatim, c.ToStorage = r.settled, r.complete, verbatim, nil
 	if res.Version != c.StorageVersion {
 		c.ToStorage = r.toStorage
 	}
@@ -537,11 +537,11 @@ func (def *definition) verbatim(of *scheme.Resource) *scheme.Resource {
 	res := *of
 	res.Version, res.Subresources, res.Schema = of.Custom.StorageVersion, nil, nil
 	row := scheme.GroupVersion(res.Group, res.Version, &res)[0]
-	row.Custom = &scheme.CustomStrategy{StorageVersion: of.Custom.StorageVersion, Unmarked: of.Custom.Unmarked, Over: of.Custom.Over, Verbatim: row, Shape: of.Custom.Shape,
-		Prepare:  func(obj, _ scheme.Object, _ string) scheme.Object { return obj },
-		Validate: func(context.Context, scheme.Object, scheme.Object, string) field.ErrorList { return nil },
-		Settled:  func([]byte) (bool, error) { return true, nil },
-		Webhook:  &scheme.WebhookConversion{To: def.converter.to}}
+	row.Custom = &scheme.CustomStrategy{StorageVersion: of.Custom.StorageVersion, ImplicitVersion: of.Custom.ImplicitVersion, Replaced: of.Custom.Replaced, Verbatim: row, Shape: of.Custom.Shape,
+		Prepare:    func(obj, _ scheme.Object, _ string) scheme.Object { return obj },
+		Validate:   func(context.Context, scheme.Object, scheme.Object, string) field.ErrorList { return nil },
+		IsComplete: func([]byte) (bool, error) { return true, nil },
+		Webhook:    &scheme.WebhookConversion{To: def.converter.to}}
 	return row
 }
 
@@ -554,12 +554,12 @@ func (d *Definitions) unmarked(crd *apiextensionsv1.CustomResourceDefinition, st
 		first = stored[0]
 	}
 	name := "unmarked/" + crd.Name
-	kept, err := d.st.Known(name)
+	kept, err := d.st.Value(name)
 	if err == nil && kept == nil && first != storage && d.at == 0 {
 		kept, err = d.st.Secret(name, func() []byte { return []byte(first) })
 	}
 	if err != nil {
-		d.log.Error().Err(err).Str("definition", crd.Name).Msg("cannot tell in which version the first objects of a definition are stored")
+		d.log.Error().Err(err).Str("definition", crd.Name).Msg("cannot determine the version in which the first objects of a definition are stored")
 	}
 	if kept != nil {
 		return string(kept)
@@ -626,7 +626,7 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 		res.Deprecation = &scheme.Deprecation{Deprecated: [2]int{1, 0}}
 	}
 	res.Custom = &scheme.CustomStrategy{Deprecation: deprecationText(crd, v), Prepare: cr.prepare, Validate: cr.validate, Shape: cr.shape, ShapeApplied: cr.shapeApplied,
-		Complete: cr.complete, Scale: cr.scaleOf, Kept: cr.kept, Defaults: cr.defaults, Over: def.over, Definition: def.schemas.key, Terminating: def.terminating}
+		Complete: cr.complete, Scale: cr.scaleOf, Cache: cr.kept, Defaults: cr.defaults, Replaced: def.over, Definition: def.schemas.key, Terminating: def.terminating}
 	if len(v.AdditionalPrinterColumns) > 0 {
 		res.Custom.Columns, res.Custom.Cells = cr.columns, cr.cells
 	}
@@ -811,7 +811,7 @@ func (d *Definitions) deleteObjects(ctx context.Context, res *scheme.Resource) e
 	}
 	background := metav1.DeletePropagationBackground
 	var failed error // the first error; it does not stop the loop
-	for c, err := range d.st.Chunks(store.Span{Prefix: res.Base, Sound: true}) {
+	for c, err := range d.st.Chunks(store.Span{Prefix: res.Base, SkipDamaged: true}) {
 		if err := cmp.Or(err, ctx.Err()); err != nil {
 			return cmp.Or(failed, err)
 		}
@@ -845,7 +845,7 @@ func (d *Definitions) setTerminating(ctx context.Context, def *definition, condi
 		}
 		return crd, nil
 	})
-	if registry.Hopeless(err) {
+	if registry.IsPermanent(err) {
 		_, _, err = d.wr.Delete(ctx, d.row, "", def.name, &metav1.DeleteOptions{})
 	}
 	if apierrors.IsNotFound(err) {

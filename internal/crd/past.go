@@ -64,9 +64,9 @@ type lately struct {
 	used time.Time
 }
 
-// At returns the registry at a revision. If no CRD has changed since, it returns the current
-// registry.
-func (d *Definitions) At(ctx context.Context, rev int64) (*scheme.Registry, error) {
+// RegistryAt returns the registry at a revision. If no CRD has changed since, it returns the
+// current registry.
+func (d *Definitions) RegistryAt(ctx context.Context, rev int64) (*scheme.Registry, error) {
 	changed := d.changed.Load()
 	if rev >= changed {
 		return d.reg, nil
@@ -120,10 +120,10 @@ func (d *Definitions) digestNow(ctx context.Context, changed int64) (uint64, err
 
 // travel builds the registry of a revision. It skips unreadable CRDs, which were not served.
 func (d *Definitions) travel(ctx context.Context, rev int64) (*past, error) {
-	then := &Definitions{st: d.st, reg: d.reg.Anew(), wr: d.wr, log: d.log, row: d.row, reserved: d.reserved, events: d.events,
+	then := &Definitions{st: d.st, reg: d.reg.WithoutCustom(), wr: d.wr, log: d.log, row: d.row, reserved: d.reserved, events: d.events,
 		table: map[string]*definition{}, at: rev}
 	p := &past{reg: then.reg, table: map[string]*lately{}}
-	for rec, err := range d.st.All(store.Span{Prefix: d.row.Base, Rev: rev, Sound: true}) {
+	for rec, err := range d.st.All(store.Span{Prefix: d.row.Base, Rev: rev, SkipDamaged: true}) {
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return nil, err
 		}

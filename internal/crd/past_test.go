@@ -29,7 +29,7 @@ func TestPastsAreMadeOnce(t *testing.T) {
 	}
 	at := func(rev int64) *scheme.Registry {
 		t.Helper()
-		reg, err := d.At(t.Context(), rev)
+		reg, err := d.RegistryAt(t.Context(), rev)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestPastsAreMadeOnce(t *testing.T) {
 	d.pasts.making <- struct{}{}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := d.At(ctx, unknown); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := d.RegistryAt(ctx, unknown); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("who waited: %v", err)
 	}
 	if at(first) != second {

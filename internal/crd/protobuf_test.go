@@ -21,9 +21,9 @@ import (
 // viewed is the JSON of an object as a view shows it.
 func viewed(t *testing.T, v *response.View, rec *store.Record) string {
 	t.Helper()
-	doc, err := v.Object(nil, rec)
+	doc, err := v.AppendObject(nil, rec)
 	if v.Media.Format == scheme.ProtobufFormat {
-		if doc, err = v.Sealed(nil, rec); err == nil {
+		if doc, err = v.AppendProtobuf(nil, rec); err == nil {
 			doc, err = schemetest.Unsealed(testRows(), doc)
 		}
 	}
@@ -124,7 +124,7 @@ func resealed(t *testing.T, res *scheme.Resource, sealed []byte) []byte {
 		t.Fatal(err)
 	}
 	stored = []byte(string(stored[:revAt]) + rev + string(stored[revAt:]))
-	got, err := (&response.View{Res: res, Media: response.MediaType{Format: scheme.ProtobufFormat}}).Sealed(nil, &store.Record{JSON: stored})
+	got, err := (&response.View{Res: res, Media: response.MediaType{Format: scheme.ProtobufFormat}}).AppendProtobuf(nil, &store.Record{JSON: stored})
 	if err != nil {
 		t.Fatal(err)
 	}

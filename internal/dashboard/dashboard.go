@@ -35,10 +35,10 @@ import (
 
 	"apilet/internal/apierror"
 	"apilet/internal/flowcontrol"
+	"apilet/internal/limits"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -66,13 +66,13 @@ type Page struct {
 	Watches      *Watches                // the open watches
 	Deprecations func(most int) any      // returns recent uses of deprecated versions, up to the given maximum
 	Version      string                  // version of apilet
-	Kept         time.Duration           // retention period of the history, or zero if unlimited
+	Retention    time.Duration           // retention period of the history, or zero if unlimited
 
 	once      sync.Once
 	assembled *assembled // set by once
 
 	mu     sync.Mutex // guards the fields below, up to pages
-	places *shares.Places
+	places *limits.Slots
 	pages  map[string]openPage // indexed by the random ID chosen by each page
 
 	making sync.Mutex // protects the following fields, and is held while the document is generated
@@ -116,6 +116,20 @@ func assemble() *assembled {
 func hashOf(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// RedirectBrowsers redirects browsers, which prefer text/html to every other format, to the page.
+// All other requests are passed to next. No authorization is necessary, since the page contains no
+// data.
+func RedirectBrowsers(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+		if reads && response.ParseAccept(r.Header.Get("Accept"))[0].Name == "text/html" {
+			http.Redirect(w, r, request.PathUI, http.StatusFound)
+			return
+		}
+		next(w, r)
+	}
 }
 
 // ServePage serves the page.
@@ -189,14 +203,14 @@ func (p *Page) admit(u request.User, id string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pages == nil {
-		p.places, p.pages = shares.NewPlaces(maxPages), map[string]openPage{}
+		p.places, p.pages = limits.NewSlots(maxPages), map[string]openPage{}
 	}
 	page, known := p.pages[id]
 	if !known {
 		var ok bool
-		if page.release, ok = p.places.Take(u); !ok {
+		if page.release, ok = p.places.TryAcquire(u); !ok {
 			p.closeLocked(now)
-			page.release, ok = p.places.Take(u)
+			page.release, ok = p.places.TryAcquire(u)
 		}
 		if !ok {
 			return false
@@ -284,7 +298,7 @@ type resourceState struct {
 
 func (p *Page) storeState() storeState {
 	stats := p.Store.Stats()
-	s := storeState{Revision: stats.Revision, Compacted: stats.CompactRev, KeptSeconds: p.Kept.Seconds(), FileBytes: stats.FileBytes,
+	s := storeState{Revision: stats.Revision, Compacted: stats.CompactRev, KeptSeconds: p.Retention.Seconds(), FileBytes: stats.FileBytes,
 		FreeBytes: stats.FreeBytes, LogBytes: stats.LogBytes, Objects: p.Store.Objects(), Commits: stats.Commits, Changes: stats.Writes, CommitSeconds: stats.CommitSeconds,
 		Bounds: store.CommitBounds[:], Buckets: stats.CommitBuckets[:], Resources: []resourceState{}}
 	seen := map[string]bool{}

@@ -74,6 +74,30 @@ func TestPageMayDoNothingButAskThisServer(t *testing.T) {
 	}
 }
 
+func TestBrowsersAreRedirected(t *testing.T) {
+	t.Parallel()
+	home := RedirectBrowsers(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	for _, c := range []struct {
+		method, accept string
+		redirected     bool
+	}{
+		{"GET", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true},
+		{"HEAD", "text/html", true},
+		{"POST", "text/html", false},
+		{"GET", "", false},
+		{"GET", "*/*", false},
+		{"GET", "application/json, */*", false},
+		{"GET", "text/html;q=0.5, application/json", false},
+	} {
+		r, w := httptest.NewRequest(c.method, "/", nil), httptest.NewRecorder()
+		r.Header.Set("Accept", c.accept)
+		home(w, r)
+		if redirected := w.Code == http.StatusFound && w.Header().Get("Location") == "/debug/ui/"; redirected != c.redirected || !redirected && w.Code != http.StatusTeapot {
+			t.Errorf("%s with Accept %q: %d %q", c.method, c.accept, w.Code, w.Header().Get("Location"))
+		}
+	}
+}
+
 func TestThereIsNothingBeside(t *testing.T) {
 	t.Parallel()
 	p := newPage(t)
@@ -159,14 +183,14 @@ func TestOtherSitesTakeNoPlaces(t *testing.T) {
 func TestWatchesSayHowFarTheyAre(t *testing.T) {
 	t.Parallel()
 	p, now := newPage(t), time.Now()
-	newest := p.Store.Newest("//pods/")
+	newest := p.Store.NewestEvent("//pods/")
 	long := strings.Repeat("ä", 5000)
 	behind := &Watch{User: long, Agent: long, Resource: "pods", Base: "//pods/", Started: now, LabelSelector: long}
-	p.Watches.Begin(behind)
+	p.Watches.Add(behind)
 	behind.Follow(func() int64 { return newest - 3 })
 	for i := range 2 * shownWatches {
 		w := &Watch{User: "u", Resource: "pods", Base: "//pods/", Started: now.Add(time.Duration(i))}
-		p.Watches.Begin(w)
+		p.Watches.Add(w)
 		w.Follow(func() int64 { return newest })
 	}
 	s := p.Watches.state(p.Store, now)
@@ -183,7 +207,7 @@ func TestWatchesSayHowFarTheyAre(t *testing.T) {
 	if s = p.Watches.state(p.Store, now.Add(5*time.Second)); s.Behind != 0 {
 		t.Errorf("%d behind", s.Behind)
 	}
-	p.Watches.End(behind)
+	p.Watches.Remove(behind)
 	if s = p.Watches.state(p.Store, now); s.Total != 2*shownWatches {
 		t.Errorf("%d after the end", s.Total)
 	}
@@ -195,7 +219,7 @@ func TestDocumentHasABound(t *testing.T) {
 	p := newPage(t)
 	long := strings.Repeat("<&>", 20_000)
 	for range 3 * shownWatches {
-		p.Watches.Begin(&Watch{User: long, Agent: long, Resource: "pods", Namespace: strings.Repeat("n", 63), LabelSelector: long, FieldSelector: long, Base: "//pods/"})
+		p.Watches.Add(&Watch{User: long, Agent: long, Resource: "pods", Namespace: strings.Repeat("n", 63), LabelSelector: long, FieldSelector: long, Base: "//pods/"})
 	}
 	if n := len(p.document()); n > 1<<20 {
 		t.Errorf("%d bytes", n)

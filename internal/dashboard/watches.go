@@ -26,7 +26,7 @@ type Watches struct {
 }
 
 // A Watch describes an open watch. All fields except at and behindSince must not be modified after
-// the call to Begin.
+// the call to Add.
 type Watch struct {
 	User, Agent                  string    // the user and the user agent
 	Group, Resource              string    // the watched resource
@@ -38,8 +38,8 @@ type Watch struct {
 	behindSince                  time.Time // when the watch was first seen to lag; zero if it does not lag
 }
 
-// Begin adds a watch. The caller must call End when the watch ends.
-func (ws *Watches) Begin(w *Watch) {
+// Add adds a watch. The caller must call Remove when the watch ends.
+func (ws *Watches) Add(w *Watch) {
 	// clone the strings, because a substring would keep the whole header in memory
 	w.User, w.Agent = strings.Clone(shortened(w.User)), strings.Clone(shortened(w.Agent))
 	w.LabelSelector, w.FieldSelector = strings.Clone(shortened(w.LabelSelector)), strings.Clone(shortened(w.FieldSelector))
@@ -51,8 +51,8 @@ func (ws *Watches) Begin(w *Watch) {
 	ws.open[w] = struct{}{}
 }
 
-// End removes a watch.
-func (ws *Watches) End(w *Watch) {
+// Remove removes a watch.
+func (ws *Watches) Remove(w *Watch) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	delete(ws.open, w)
@@ -87,7 +87,7 @@ func (ws *Watches) state(st *store.Store, now time.Time) watchesState {
 	ws.mu.Lock()
 	items := make([]watchState, 0, len(ws.open))
 	for w := range ws.open {
-		items = append(items, w.stateLocked(st.Newest(w.Base), now))
+		items = append(items, w.stateLocked(st.NewestEvent(w.Base), now))
 	}
 	ws.mu.Unlock()
 	slices.SortFunc(items, func(a, b watchState) int { return cmp.Or(cmp.Compare(b.Lag, a.Lag), b.Started.Compare(a.Started)) })

@@ -29,9 +29,10 @@ type Backups struct {
 	Maintenance *store.Maintenance // makes the copy
 	// the folder of the data file has been removed already
 	Ephemeral bool
-	// At returns the current revision at the given time. Any error is returned to the client.
-	At   func(moment string) (rev int64, err error)
-	Fail func(http.ResponseWriter, *http.Request, error) // writes an error response
+	// RevisionAt returns the current revision at the given time. Any error is returned to the
+	// client.
+	RevisionAt func(moment string) (rev int64, err error)
+	WriteError func(http.ResponseWriter, *http.Request, error) // writes an error response
 }
 
 // ServeHTTP streams a backup. If the query names a moment (at=MOMENT), the backup has the state of
@@ -39,14 +40,14 @@ type Backups struct {
 // else. The request is not subject to --request-timeout as long as the client continues to read.
 func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
-		b.Fail(w, r, apierror.MethodNotAllowed())
+		b.WriteError(w, r, apierror.MethodNotAllowed())
 		return
 	}
 	rev := int64(0)
 	if moment := r.URL.Query().Get("at"); moment != "" {
 		var err error
-		if rev, err = b.At(moment); err != nil {
-			b.Fail(w, r, err)
+		if rev, err = b.RevisionAt(moment); err != nil {
+			b.WriteError(w, r, err)
 			return
 		}
 	}
@@ -56,7 +57,7 @@ func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	dir, err := os.MkdirTemp(parent, pattern)
 	if err != nil {
-		b.Fail(w, r, err)
+		b.WriteError(w, r, err)
 		return
 	}
 	defer os.RemoveAll(dir)
@@ -70,12 +71,12 @@ func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case errors.Is(err, store.ErrCompacted): // in the meantime
 			err = apierrors.NewResourceExpired(fmt.Sprintf("revision %d has been compacted", rev))
 		}
-		b.Fail(w, r, err)
+		b.WriteError(w, r, err)
 		return
 	}
 	file, err := os.Open(path)
 	if err != nil {
-		b.Fail(w, r, err)
+		b.WriteError(w, r, err)
 		return
 	}
 	defer file.Close()

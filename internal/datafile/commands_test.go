@@ -23,7 +23,7 @@ import (
 func run(args ...string) (out, errs string, code int) {
 	var stdout, stderr strings.Builder
 	program := commandline.Program{Name: "apilet", Commands: func() []commandline.Command {
-		serve := commandline.Command{Counts: []int{0}, Run: func(commandline.Call) error { return nil }}
+		serve := commandline.Command{ArgCounts: []int{0}, Run: func(commandline.Call) error { return nil }}
 		return append([]commandline.Command{serve}, datacmd.Commands(func(io.Writer) zerolog.Logger { return zerolog.Nop() })...)
 	}, Version: func(io.Writer) error { return nil }}
 	code = program.Run(args, &stdout, &stderr)
@@ -205,9 +205,9 @@ func TestBrokenDownloadLeavesNothing(t *testing.T) {
 			w.(http.Flusher).Flush()
 			panic(http.ErrAbortHandler)
 		}, "EOF"},
-		"cut off where nobody sees it": {func(w http.ResponseWriter) { w.Write(whole[:4096*3]) }, "no sound backup"},
-		"damaged":                      {func(w http.ResponseWriter) { w.Write(damaged) }, "no sound backup"},
-		"a proxy's page":               {func(w http.ResponseWriter) { w.Write([]byte("<html>")) }, "no sound backup"},
+		"cut off where nobody sees it": {func(w http.ResponseWriter) { w.Write(whole[:4096*3]) }, "sent a damaged backup"},
+		"damaged":                      {func(w http.ResponseWriter) { w.Write(damaged) }, "sent a damaged backup"},
+		"a proxy's page":               {func(w http.ResponseWriter) { w.Write([]byte("<html>")) }, "sent a damaged backup"},
 		"an error":                     {func(w http.ResponseWriter) { w.WriteHeader(502) }, "502 Bad Gateway"},
 		"a refusal":                    {func(w http.ResponseWriter) { w.WriteHeader(403); io.WriteString(w, `{"message":"not you"}`) }, "403 Forbidden: not you"},
 	} {

@@ -5,7 +5,7 @@
 //
 //	scrub := &datafile.Scrub{Store: st, Maintenance: maintenance, Log: log}
 //	go scrub.Run(ctx)
-//	ready := []health.Check{{"scrub", scrub.Intact}, {"damage", scrub.Whole}}
+//	ready := []health.Check{{"scrub", scrub.CheckLastScrub}, {"damage", scrub.CheckDamage}}
 package datafile
 
 import (
@@ -51,7 +51,7 @@ func (s *Scrub) Run(ctx context.Context) {
 }
 
 // round scrubs the file once. New problems are logged. All problems are stored so that they can be
-// returned by Intact.
+// returned by CheckLastScrub.
 func (s *Scrub) round(ctx context.Context) (sound bool) {
 	report, err := s.Maintenance.Scrub(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Scrub) round(ctx context.Context) (sound bool) {
 	}
 	sound = len(report.Problems) == 0
 	if sound {
-		s.Store.File.Found.Forget()
+		s.Store.File.Damage.Clear()
 	}
 	known := s.problems.Swap(&report.Problems)
 	for _, problem := range report.Problems {
@@ -73,18 +73,18 @@ func (s *Scrub) round(ctx context.Context) (sound bool) {
 	return sound
 }
 
-// Intact is a health check. It returns an error if the last scrub found a problem.
-func (s *Scrub) Intact() error {
+// CheckLastScrub is a health check. It returns an error if the last scrub found a problem.
+func (s *Scrub) CheckLastScrub() error {
 	if problems := s.problems.Load(); problems != nil && len(*problems) > 0 {
 		return errors.New((*problems)[0])
 	}
 	return nil
 }
 
-// Whole is a health check. It returns damage that reads and writes have found since the last clean
-// scrub.
-func (s *Scrub) Whole() error {
-	if err := s.Store.File.Found.Err(); err != nil {
+// CheckDamage is a health check. It returns damage that reads and writes have found since the last
+// clean scrub.
+func (s *Scrub) CheckDamage() error {
+	if err := s.Store.File.Damage.Err(); err != nil {
 		return fmt.Errorf("%s: %w", s.Store.File.Path, err)
 	}
 	return nil

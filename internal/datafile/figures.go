@@ -3,9 +3,9 @@ package datafile
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"apilet/internal/corrupt"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
-	"apilet/internal/unreadable"
 )
 
 // This file exports the metrics of the store. Series with the prefix apilet_ are specific to
@@ -13,12 +13,12 @@ import (
 
 // A Collector exports the metrics of the store. It reads them at each scrape.
 type Collector struct {
-	Store      *store.Store            // the observed store
-	Types      *scheme.Registry        // the types whose objects are counted
-	Scrub      *Scrub                  // provides the number of damaged records
-	Unreadable *unreadable.Unreadables // counts objects that cannot be decoded
+	Store   *store.Store     // the observed store
+	Types   *scheme.Registry // the types whose objects are counted
+	Scrub   *Scrub           // provides the number of damaged records
+	Corrupt *corrupt.Objects // counts objects that cannot be decoded
 	// returns the number of writes whose fields were tracked by the short and the general algorithm
-	Tracked func() (short, general int64)
+	TrackedWrites func() (short, general int64)
 }
 
 // figures is a snapshot of the metrics of the store.
@@ -143,11 +143,11 @@ func (c *Collector) read() figures {
 		sum += stats.CommitBuckets[i]
 		gauges.commitBuckets[bound] = uint64(sum)
 	}
-	gauges.damaged = int64(c.Store.File.Found.Count())
+	gauges.damaged = int64(c.Store.File.Damage.Count())
 	gauges.writable, gauges.room = c.Store.File.Writable() == nil, c.Store.Room()
 	gauges.format = c.Store.Format()
-	gauges.trackedShort, gauges.trackedGeneral = c.Tracked()
-	gauges.unreadable = int64(c.Unreadable.Count())
+	gauges.trackedShort, gauges.trackedGeneral = c.TrackedWrites()
+	gauges.unreadable = int64(c.Corrupt.Count())
 	if problems := c.Scrub.problems.Load(); problems != nil {
 		gauges.corrupt = int64(len(*problems))
 	}

@@ -63,26 +63,26 @@ func TestScrubTellsOfDamage(t *testing.T) {
 	scrub := &Scrub{Store: st, Maintenance: maintenance, Log: zerolog.New(&log)}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if scrub.round(ended) || scrub.Intact() != nil || log.Len() > 0 {
-		t.Errorf("a round that was cut short: %v, log %s", scrub.Intact(), log.String())
+	if scrub.round(ended) || scrub.CheckLastScrub() != nil || log.Len() > 0 {
+		t.Errorf("a round that was cut short: %v, log %s", scrub.CheckLastScrub(), log.String())
 	}
 	for range 2 {
-		if scrub.round(t.Context()) || scrub.Intact() == nil {
+		if scrub.round(t.Context()) || scrub.CheckLastScrub() == nil {
 			t.Fatal("the damage was not found")
 		}
 	}
 	if n := strings.Count(log.String(), "the data file is damaged"); n != len(*scrub.problems.Load()) || strings.Contains(log.String(), strings.ToUpper(planted)) {
 		t.Errorf("%d problems, log:\n%s", len(*scrub.problems.Load()), log.String())
 	}
-	if _, err := st.Get("//configmaps/shop/a"); err == nil || scrub.Whole() == nil {
-		t.Errorf("a read of the damaged document: %v, health %v", err, scrub.Whole())
+	if _, err := st.Get("//configmaps/shop/a"); err == nil || scrub.CheckDamage() == nil {
+		t.Errorf("a read of the damaged document: %v, health %v", err, scrub.CheckDamage())
 	}
 	scrub.round(ended)
-	if scrub.Intact() == nil {
+	if scrub.CheckLastScrub() == nil {
 		t.Error("a round that was cut short has taken the finding away")
 	}
 	write(sound)
-	if !scrub.round(t.Context()) || scrub.Intact() != nil || scrub.Whole() != nil {
-		t.Errorf("after the file was mended: %v, %v", scrub.Intact(), scrub.Whole())
+	if !scrub.round(t.Context()) || scrub.CheckLastScrub() != nil || scrub.CheckDamage() != nil {
+		t.Errorf("after the file was mended: %v, %v", scrub.CheckLastScrub(), scrub.CheckDamage())
 	}
 }

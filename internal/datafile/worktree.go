@@ -14,9 +14,9 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// WarnOfCommittable logs one warning if any of the files lies in a git work tree and is not
+// WarnCommittable logs one warning if any of the files lies in a git work tree and is not
 // ignored. It skips empty names and "-" (standard output).
-func WarnOfCommittable(log zerolog.Logger, files ...string) {
+func WarnCommittable(log zerolog.Logger, files ...string) {
 	if tree, exposed := Committable(files...); len(exposed) > 0 {
 		log.Warn().Str("worktree", tree).Strs("files", exposed).
 			Msg("files with secrets lie in a git work tree, and git does not ignore them, so `git add -A` would commit them: add them to .gitignore")

@@ -27,9 +27,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"apilet/internal/apierror"
+	"apilet/internal/limits"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 )
 
 const (
@@ -60,7 +60,7 @@ func ServeDiscovery(reg *scheme.Registry, w http.ResponseWriter, r *http.Request
 		if root == "apis" {
 			group, _, _ = strings.Cut(rest, "/")
 		}
-		ServeUnknown(reg, w, r, group)
+		ServeNotFound(reg, w, r, group)
 		return
 	}
 	if _, err := response.Objects.Negotiate(r.Header.Get("Accept")); err != nil {
@@ -70,8 +70,8 @@ func ServeDiscovery(reg *scheme.Registry, w http.ResponseWriter, r *http.Request
 	_ = response.WriteObject(w, r, http.StatusOK, answer) // these can always be encoded
 }
 
-// ServeUnknown responds with a 404: a Status for a built-in group, plain text for any other group.
-func ServeUnknown(reg *scheme.Registry, w http.ResponseWriter, r *http.Request, group string) {
+// ServeNotFound responds with a 404: a Status for a built-in group, plain text for any other group.
+func ServeNotFound(reg *scheme.Registry, w http.ResponseWriter, r *http.Request, group string) {
 	for _, res := range reg.All() {
 		if res.Group == group && res.GoType != nil {
 			response.Refuse(w, r, apierror.NoSuchResource())
@@ -221,8 +221,8 @@ func wantsAggregated(accept string) scheme.BodyFormat {
 // it and revalidate it by its ETag.
 func serveAggregated(c *scheme.Catalog, root string, format scheme.BodyFormat, w http.ResponseWriter, r *http.Request) {
 	name := root + " " + string(format)
-	doc := c.Remember(name, func(c *scheme.Catalog) []byte { return aggregatedDocument(c, root, format) })
-	etag := c.Remember(name+" etag", func(*scheme.Catalog) []byte { return []byte(etagOf(doc)) })
+	doc := c.GetOrBuild(name, func(c *scheme.Catalog) []byte { return aggregatedDocument(c, root, format) })
+	etag := c.GetOrBuild(name+" etag", func(*scheme.Catalog) []byte { return []byte(etagOf(doc)) })
 	writeAggregated(doc, string(etag), format, w, r)
 }
 
@@ -238,7 +238,7 @@ func writeAggregated(doc []byte, etag string, format scheme.BodyFormat, w http.R
 	encoded, newline := doc, ""
 	if format == scheme.JSONFormat {
 		if response.WantsPretty(r) {
-			shares.Insist(r.Context(), w, 4*len(doc))
+			limits.ForceReserve(r.Context(), w, 4*len(doc))
 		}
 		encoded, newline, _ = response.MediaType{}.Encode(doc, response.WantsPretty(r))
 	}
@@ -278,7 +278,7 @@ func resourcesOf(rows []*scheme.Resource) (resources []apidiscoveryv2.APIResourc
 
 func encodeAggregated(list *apidiscoveryv2.APIGroupDiscoveryList, format scheme.BodyFormat) []byte {
 	list.SetGroupVersionKind(apidiscoveryv2.SchemeGroupVersion.WithKind(aggregatedKind))
-	encode := response.SealObject
+	encode := response.EncodeProtobuf
 	if format == scheme.JSONFormat {
 		encode = func(obj runtime.Object) ([]byte, error) { return json.Marshal(obj) }
 	}

@@ -39,7 +39,7 @@ type joint struct {
 }
 
 // swaggers returns the documents of other servers by descending priority of their groups.
-func (o *Others) swaggers() (all []*Swagger) {
+func (o *RemoteVersions) swaggers() (all []*Swagger) {
 	if o == nil {
 		return nil
 	}
@@ -50,7 +50,7 @@ func (o *Others) swaggers() (all []*Swagger) {
 		}
 	}
 	ordered := slices.Clone(o.All)
-	slices.SortStableFunc(ordered, func(a, b Other) int {
+	slices.SortStableFunc(ordered, func(a, b RemoteVersion) int {
 		return cmp.Or(cmp.Compare(priority[b.Group], priority[a.Group]), cmp.Compare(a.Version+"."+a.Group, b.Version+"."+b.Group))
 	})
 	for i := range ordered {
@@ -63,7 +63,7 @@ func (o *Others) swaggers() (all []*Swagger) {
 
 // joint returns the merged documents. The result is cached until the catalog or one of the servers
 // changes.
-func (o *Others) joint(c *scheme.Catalog) *joint {
+func (o *RemoteVersions) joint(c *scheme.Catalog) *joint {
 	swaggers := o.swaggers()
 	if len(swaggers) == 0 {
 		return &joint{}

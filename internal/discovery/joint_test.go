@@ -30,10 +30,10 @@ func TestDefinitionsOfServersGetNames(t *testing.T) {
 	const x = `"X":{"properties":{"at":{"$ref":"#/definitions/` + meta + `Time"},"y":{"$ref":"#/definitions/Y"},"s":{"$ref":"#/definitions/Same"},"p":{"$ref":"#/definitions/` +
 		meta + `Patch"},"m":{"$ref":"#/definitions/` + meta + `MicroTime"},"n":{"$ref":"#/definitions/Null"}}},"Same":{"type":"boolean"},"Null":null,` + time
 	late, early, third := document("a.example.com", x+`,"Y":{"type":"string"}`), document("b.example.com", x+`,"Y":{"type":"integer"}`), document("c.example.com", x+`,"Y":{"type":"string"}`)
-	o := &Others{Priorities: map[metav1.GroupVersion]Priority{{Group: "a.example.com", Version: "v1"}: {10, 1}, {Group: "b.example.com", Version: "v1"}: {20, 1},
+	o := &RemoteVersions{Priorities: map[metav1.GroupVersion]Priority{{Group: "a.example.com", Version: "v1"}: {10, 1}, {Group: "b.example.com", Version: "v1"}: {20, 1},
 		{Group: "c.example.com", Version: "v1"}: {5, 1}, {Group: "apps", Version: "v1"}: {9000, 1}}}
 	for group, s := range map[string]*Swagger{"a": late, "b": early, "c": third} {
-		o.All = append(o.All, Other{Group: group + ".example.com", Version: "v1", Swagger: s})
+		o.All = append(o.All, RemoteVersion{Group: group + ".example.com", Version: "v1", Swagger: s})
 	}
 	before := fmt.Sprint(late, early, third)
 	var out strings.Builder

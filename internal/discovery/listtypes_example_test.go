@@ -12,7 +12,7 @@ import (
 // Containers are told apart by name, as their tag says; the ports of a Service by two keys, as only a comment says.
 func Example_listTypes() {
 	containers, _ := reflect.TypeFor[corev1.PodSpec]().FieldByName("Containers")
-	fmt.Println(listtypes.OfTags(containers.Tag))
+	fmt.Println(listtypes.RelationFromTags(containers.Tag))
 	fmt.Println(listtypes.Relations[listtypes.TypeName(reflect.TypeFor[corev1.ServiceSpec]())+".ports"])
 	// Output:
 	// name

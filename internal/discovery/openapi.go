@@ -35,10 +35,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/limits"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/scheme/listtypes"
-	"apilet/internal/shares"
 )
 
 const openAPIBytes = 1 << 20 // estimated memory for one document
@@ -102,7 +102,7 @@ func writeOpenAPI(w http.ResponseWriter, r *http.Request, etag string, makeDoc f
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	err := shares.Hold(r.Context(), w, openAPIBytes)
+	err := limits.Reserve(r.Context(), w, openAPIBytes)
 	var doc []byte
 	if err == nil {
 		doc, err = makeDoc()
@@ -585,7 +585,7 @@ func (d *oaDocument) addFields(s *oaSchema, of string, t reflect.Type) {
 			byDefault = zeroOf(f.Type, strings.Contains(options, "omitempty"))
 		}
 		text := d.text(of, name, t) + d.enums[enumName(indirect(f.Type))].text
-		relation := cmp.Or(listtypes.Relations[path], listtypes.OfTags(f.Tag))
+		relation := cmp.Or(listtypes.Relations[path], listtypes.RelationFromTags(f.Tag))
 		property := d.describe(f.Type)
 		if text != "" || byDefault != nil {
 			property = besides(property)
@@ -786,7 +786,7 @@ func (d *oaDocument) addSubresource(res *scheme.Resource, sub *scheme.Subresourc
 		d.addConnect(res, sub, target)
 		return
 	}
-	switch wire := res.BodyOf(sub.Name).Wire; {
+	switch wire := res.ExpectedBody(sub.Name).Wire; {
 	case sub.Name == "log" || wire == nil && sub.Kind != res.Kind:
 		target.body = &oaSchema{Type: "string"}
 	case sub.Kind == res.Kind:

@@ -30,8 +30,8 @@ import (
 	"apilet/internal/scheme"
 )
 
-// Other is a group version of another server.
-type Other struct {
+// RemoteVersion is a group version of another server.
+type RemoteVersion struct {
 	Group, Version string
 	Resources      []apidiscoveryv2.APIResourceDiscovery
 	Stale          bool   // the server does not respond or is invalid
@@ -39,9 +39,9 @@ type Other struct {
 	Swagger        *Swagger
 }
 
-// Others is an immutable snapshot of the group versions of all other servers.
-type Others struct {
-	All []Other
+// RemoteVersions is an immutable snapshot of the group versions of all other servers.
+type RemoteVersions struct {
+	All []RemoteVersion
 	// of all group versions, including those of apilet
 	Priorities map[metav1.GroupVersion]Priority
 
@@ -67,7 +67,7 @@ type mergedDocument struct {
 const first = 20001
 
 // Has reports whether any version of the group is served by another server.
-func (o *Others) Has(group string) bool {
+func (o *RemoteVersions) Has(group string) bool {
 	for i := range o.All {
 		if o.All[i].Group == group {
 			return true
@@ -77,7 +77,7 @@ func (o *Others) Has(group string) bool {
 }
 
 // find returns the group version if it is served by another server, and nil otherwise.
-func (o *Others) find(group, version string) *Other {
+func (o *RemoteVersions) find(group, version string) *RemoteVersion {
 	for i := range o.All {
 		if o.All[i].Group == group && o.All[i].Version == version {
 			return &o.All[i]
@@ -87,7 +87,7 @@ func (o *Others) find(group, version string) *Other {
 }
 
 // order returns all group versions except for the core group, sorted and by group.
-func (o *Others) order(c *scheme.Catalog) [][]*apiregistrationv1.APIService {
+func (o *RemoteVersions) order(c *scheme.Catalog) [][]*apiregistrationv1.APIService {
 	var all []*apiregistrationv1.APIService
 	add := func(group, version string) {
 		p, ok := o.Priorities[metav1.GroupVersion{Group: group, Version: version}]
@@ -113,7 +113,7 @@ func (o *Others) order(c *scheme.Catalog) [][]*apiregistrationv1.APIService {
 }
 
 // ServeMerged serves /apis and /apis/{group}.
-func ServeMerged(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *http.Request) {
+func ServeMerged(reg *scheme.Registry, o *RemoteVersions, w http.ResponseWriter, r *http.Request) {
 	c := reg.Current.Load()
 	_, group, _ := strings.Cut(strings.Trim(r.URL.Path, "/"), "/")
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -148,7 +148,7 @@ func ServeMerged(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *http
 }
 
 // document returns the aggregated document and its ETag. It is encoded once per catalog.
-func (o *Others) document(c *scheme.Catalog, format scheme.BodyFormat) (doc, etag []byte) {
+func (o *RemoteVersions) document(c *scheme.Catalog, format scheme.BodyFormat) (doc, etag []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if made := o.made[format]; made.of == c {
@@ -162,7 +162,7 @@ func (o *Others) document(c *scheme.Catalog, format scheme.BodyFormat) (doc, eta
 	return doc, o.made[format].etag
 }
 
-func (o *Others) merge(c *scheme.Catalog) *apidiscoveryv2.APIGroupDiscoveryList {
+func (o *RemoteVersions) merge(c *scheme.Catalog) *apidiscoveryv2.APIGroupDiscoveryList {
 	list := &apidiscoveryv2.APIGroupDiscoveryList{}
 	for _, versions := range o.order(c) {
 		group := apidiscoveryv2.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: versions[0].Spec.Group}}
@@ -181,7 +181,7 @@ func (o *Others) merge(c *scheme.Catalog) *apidiscoveryv2.APIGroupDiscoveryList 
 }
 
 // ServeMergedIndex serves /openapi/v3.
-func ServeMergedIndex(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *http.Request) {
+func ServeMergedIndex(reg *scheme.Registry, o *RemoteVersions, w http.ResponseWriter, r *http.Request) {
 	if _, err := response.Negotiate(r.Header.Get("Accept")); err != nil {
 		w.WriteHeader(http.StatusNotAcceptable)
 		return
@@ -295,7 +295,7 @@ func (s *Swagger) take(value any, all map[string]json.RawMessage) {
 }
 
 // has reports whether another server has the group version of rows. o may be nil.
-func (o *Others) has(rows []*scheme.Resource) bool {
+func (o *RemoteVersions) has(rows []*scheme.Resource) bool {
 	return o != nil && o.find(rows[0].Group, rows[0].Version) != nil
 }
 

@@ -21,7 +21,7 @@ func Example_routing() {
 	} {
 		info := request.Parse(httptest.NewRequest(asked[0], asked[1], nil))
 		res := reg.Lookup(info.Group, info.Version, info.Resource)
-		fmt.Println(asked[0], asked[1], routing.Routed(res, &info, asked[0]))
+		fmt.Println(asked[0], asked[1], routing.CheckRoute(res, &info, asked[0]))
 	}
 	// Output:
 	// GET /api/v1/namespaces/shop/secrets <nil>

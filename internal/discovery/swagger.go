@@ -37,9 +37,9 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"apilet/internal/limits"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 )
 
 // The protobuf media types of /openapi/v2. Clients can request either type, but the response always
@@ -51,7 +51,7 @@ const (
 
 // ServeSwagger serves /openapi/v2. If o is not nil, the documents of other servers are merged into
 // the response.
-func ServeSwagger(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *http.Request) {
+func ServeSwagger(reg *scheme.Registry, o *RemoteVersions, w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("Vary", "Accept-Encoding")
 	header.Add("Vary", "Accept")
@@ -78,7 +78,7 @@ func ServeSwagger(reg *scheme.Registry, o *Others, w http.ResponseWriter, r *htt
 	}
 	const about = 2 << 20
 	// for the buffers
-	if err := shares.Hold(r.Context(), w, about); err != nil {
+	if err := limits.Reserve(r.Context(), w, about); err != nil {
 		response.Refuse(w, r, err)
 		return
 	}
@@ -124,7 +124,7 @@ func swaggerEncoder(format string, out io.Writer) swaggerSink {
 }
 
 // writeSwagger writes the document of all resources in c and o.
-func writeSwagger(c *scheme.Catalog, o *Others, sink swaggerSink) error {
+func writeSwagger(c *scheme.Catalog, o *RemoteVersions, sink swaggerSink) error {
 	if err := sink.head(map[string]any{
 		"swagger": "2.0", "info": asTree(openAPIInfo), "security": []any{map[string]any{"BearerToken": []any{}}},
 		"securityDefinitions": asTree(openAPISecurity),
@@ -152,7 +152,7 @@ type swagger struct {
 	joint  *joint                    // the parts of other servers
 }
 
-func (s *swagger) paths(c *scheme.Catalog, o *Others) error {
+func (s *swagger) paths(c *scheme.Catalog, o *RemoteVersions) error {
 	if err := s.sink.section("paths"); err != nil {
 		return err
 	}
@@ -276,7 +276,7 @@ func (s *swagger) parameters() error {
 	return nil
 }
 
-func (s *swagger) definitions(c *scheme.Catalog, o *Others) error {
+func (s *swagger) definitions(c *scheme.Catalog, o *RemoteVersions) error {
 	if err := s.sink.section("definitions"); err != nil {
 		return err
 	}

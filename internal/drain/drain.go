@@ -1,10 +1,10 @@
-// Package drain stops a server in bounded time, even if some work hangs. Told receives the signal
-// to stop. Conns closes connections without a request. Work reports the background work that does
-// not end in time.
+// Package drain stops a server in bounded time, even if some work hangs. SignalContext receives the
+// signal to stop. Conns closes connections without a request. Work reports the background work that
+// does not end in time.
 //
-//	told, forget := drain.Told(30*time.Second, end, syscall.SIGTERM)  // end exits the process, after the time or at a second signal
+//	told, forget := drain.SignalContext(30*time.Second, end, syscall.SIGTERM) // end exits the process, after the time or at a second signal
 //	var resting drain.Conns
-//	srv := &http.Server{ConnState: resting.Note}
+//	srv := &http.Server{ConnState: resting.Track}
 //	var work drain.Work
 //	work.Go("the scrub", scrub)
 //	...
@@ -38,8 +38,8 @@ type Conns struct {
 	stopping bool
 }
 
-// Note is for http.Server.ConnState.
-func (c *Conns) Note(conn net.Conn, state http.ConnState) {
+// Track is for http.Server.ConnState.
+func (c *Conns) Track(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conns == nil {

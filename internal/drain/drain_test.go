@@ -15,9 +15,9 @@ func TestConnsAtRestEnd(t *testing.T) {
 		var resting Conns
 		unused, peer := net.Pipe()
 		busy, other := net.Pipe()
-		resting.Note(unused, http.StateNew)
-		resting.Note(busy, http.StateNew)
-		resting.Note(busy, http.StateActive)
+		resting.Track(unused, http.StateNew)
+		resting.Track(busy, http.StateNew)
+		resting.Track(busy, http.StateActive)
 		resting.Close()
 		if _, err := peer.Read(make([]byte, 1)); err == nil {
 			t.Error("the unused connection is open")
@@ -27,7 +27,7 @@ func TestConnsAtRestEnd(t *testing.T) {
 			t.Error("the connection with a request was closed:", err)
 		}
 		other.SetReadDeadline(time.Time{})
-		resting.Note(busy, http.StateIdle)
+		resting.Track(busy, http.StateIdle)
 		at := time.Now()
 		if _, err := other.Read(make([]byte, 1)); err == nil {
 			t.Error("the connection whose request has ended is open")
@@ -49,7 +49,7 @@ func TestShutdownDoesNotWait(t *testing.T) {
 	var resting Conns
 	srv := httptest.NewUnstartedServer(http.NotFoundHandler())
 	noted := make(chan http.ConnState, 16)
-	srv.Config.ConnState = func(conn net.Conn, state http.ConnState) { resting.Note(conn, state); noted <- state }
+	srv.Config.ConnState = func(conn net.Conn, state http.ConnState) { resting.Track(conn, state); noted <- state }
 	srv.Start()
 	defer srv.Close()
 	conn, err := net.Dial("tcp", srv.Listener.Addr().String())

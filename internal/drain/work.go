@@ -69,10 +69,10 @@ func (w *Work) Wait(most time.Duration) error {
 	return fmt.Errorf("%s %w within %v", strings.Join(slices.Sorted(maps.Keys(w.running)), ", "), ErrUnfinished, most)
 }
 
-// Told returns a context that is canceled when the process receives one of the signals. After that,
-// end is called at the next signal or when the given time is over. end receives the reason and must
-// not return. forget stops the handling of signals and cancels the context.
-func Told(within time.Duration, end func(why string), signals ...os.Signal) (told context.Context, forget func()) {
+// SignalContext returns a context that is canceled when the process receives one of the signals.
+// After that, end is called at the next signal or when the given time is over. end receives the
+// reason and must not return. forget stops the handling of signals and cancels the context.
+func SignalContext(within time.Duration, end func(why string), signals ...os.Signal) (told context.Context, forget func()) {
 	told, tell := context.WithCancel(context.Background())
 	heard, over := make(chan os.Signal, 2), make(chan struct{}) // both signals may arrive before the first is handled
 	signal.Notify(heard, signals...)

@@ -45,7 +45,7 @@ func TestTold(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ended := make(chan string, 1)
-			told, forget := Told(c.within, func(why string) { ended <- why }, tellable)
+			told, forget := SignalContext(c.within, func(why string) { ended <- why }, tellable)
 			defer forget()
 			if told.Err() != nil {
 				t.Fatal("told before any signal")
@@ -60,7 +60,7 @@ func TestTold(t *testing.T) {
 			}
 		})
 	}
-	told, forget := Told(time.Hour, func(string) { t.Error("ended") }, tellable)
+	told, forget := SignalContext(time.Hour, func(string) { t.Error("ended") }, tellable)
 	forget()
 	forget()
 	<-told.Done()

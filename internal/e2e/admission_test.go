@@ -1100,7 +1100,7 @@ func TestWebhooksSeeEachObjectOfACollection(t *testing.T) {
 // The program in testdata/programs/webhook does what its comment says.
 func TestExampleWebhook(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
+	if !apitest.Long() {
 		t.Skip("builds a program")
 	}
 	binary := filepath.Join(t.TempDir(), "webhook.exe")

@@ -33,7 +33,7 @@ func TestAPIServicesAreThoseOfTheServedVersions(t *testing.T) {
 	list := s.want(200, "GET", apiServices, "")
 	var served []string
 	for _, rows := range scheme.NewRegistry().Current.Load().GroupVersions() {
-		if rows[0].Group != "apiregistration.k8s.io" && !rows[0].Deprecation.Gone() {
+		if rows[0].Group != "apiregistration.k8s.io" && !rows[0].Deprecation.IsRemoved() {
 			served = append(served, rows[0].Version+"."+rows[0].Group)
 		}
 	}

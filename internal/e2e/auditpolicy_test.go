@@ -64,7 +64,7 @@ func (r auditedRequest) send(t *testing.T, client *http.Client, url string, toke
 		if err := json.Unmarshal(body, &cm); err != nil {
 			t.Fatal(err)
 		}
-		body, _ = response.SealObject(&cm)
+		body, _ = response.EncodeProtobuf(&cm)
 	}
 	if method == "AWAIT" {
 		method = "GET"

@@ -25,7 +25,7 @@ func TestHelpShowsCommandsFirstAndEachItsOwnFlags(t *testing.T) {
 	if help != ask("--help") || help != ask("-h") {
 		t.Error("help, --help and -h differ")
 	}
-	order := []string{"\nUsage:\n", "\nCommands:\n", "  backup ", "  completion ", "\nThe data:\n", "  --data FILE\n", "\nLogs:\n", "  -v LEVEL\n"}
+	order := []string{"\nUsage:\n", "\nCommands:\n", "  backup ", "  completion ", "\nStorage:\n", "  --data FILE\n", "\nLogging:\n", "  -v LEVEL\n"}
 	for i, at := 0, 0; i < len(order); i++ {
 		next := strings.Index(help[at:], order[i])
 		if next < 0 {
@@ -72,10 +72,10 @@ func commandNames(t *testing.T, help string) (names []string) {
 func TestMisusedCommandLineIsOneLineAndCode2(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"check --listen :80":      "unknown flag: --listen: `apilet check --help`",
-		"defrag --kubeconfig x":   "unknown flag: --kubeconfig: `apilet defrag --help`",
+		"check --listen :80":      "unknown flag: --listen: see `apilet check --help`",
+		"defrag --kubeconfig x":   "unknown flag: --kubeconfig: see `apilet defrag --help`",
 		"version --data x":        "unknown flag: --data",
-		"--server http://x":       "unknown flag: --server: `apilet --help`",
+		"--server http://x":       "unknown flag: --server: see `apilet --help`",
 		"--token-file x":          "unknown flag: --token-file",
 		"check a.db":              `unexpected argument "a.db"`,
 		"--ephemeral check":       `unexpected argument "check"`,

@@ -6,7 +6,6 @@ package e2e
 import (
 	"fmt"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -150,12 +149,12 @@ func TestCostIsLinear(t *testing.T) {
 // ---- Steps ----
 
 // TestStepsAreLinear counts the statements of apilet and of Kubernetes' packages that the server executes, so it also finds work that needs no
-// memory. The program that counts them takes minutes to build, so the test runs only if APILET_STEPS is set:
+// memory. The program that counts them takes minutes to build, so the test runs only in the long form:
 //
-//	APILET_STEPS=1 go test -run TestStepsAreLinear -v ./internal/e2e
+//	APILET_LONG=1 go test -run TestStepsAreLinear -v ./internal/e2e
 func TestStepsAreLinear(t *testing.T) {
-	if os.Getenv("APILET_STEPS") == "" {
-		t.Skip("without APILET_STEPS")
+	if !apitest.Long() {
+		t.Skip("builds a program")
 	}
 	program := buildCounting(t)
 	idle := stepsOf(t, program, func(*testServer) {})

@@ -199,7 +199,7 @@ func (s *testServer) asEarlierServersLeftIt(name string, terminating bool) {
 		definition.Status.Conditions = append(definition.Status.Conditions, apiextensionsv1.CustomResourceDefinitionCondition{Type: kind, Status: "True", LastTransitionTime: metav1.Now()})
 	}
 	if terminating {
-		row.Custom.Deleting(definition)
+		row.Custom.MarkDeleting(definition)
 	}
 	json, revAt, err := row.EncodeStored(definition)
 	if err != nil {

@@ -95,10 +95,7 @@ func readHead(t *testing.T, conn net.Conn) *http.Response {
 
 func TestIdleConnectionsCostLittle(t *testing.T) {
 	t.Parallel()
-	n := 5000
-	if testing.Short() {
-		n = 1000
-	}
+	n := apitest.Rounds(5000)
 	apitest.Descriptors(t, uint64(2*n+500))
 	s := startTest(t, collectOften)
 	before := s.heldMemory()
@@ -267,10 +264,7 @@ func TestStreamsThatAreReset(t *testing.T) {
 	s.headers = []string{"Authorization: Bearer root-token"}
 	s.expectServed("nothing")
 	before := s.goroutines()
-	most, sent, streams := 0, 0, 10_000
-	if testing.Short() {
-		streams = 4000
-	}
+	most, sent, streams := 0, 0, 2*apitest.Rounds(10_000)
 	for sent < streams {
 		c := dialH2(t, s)
 		for err := error(nil); err == nil && sent < streams; sent += 100 { // the server hangs up on those that go too far

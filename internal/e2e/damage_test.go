@@ -150,12 +150,9 @@ func TestRefusedFilesAreLeftAsTheyAre(t *testing.T) {
 		}
 		high := int(storetest.UsedBytes(t, copied) / livePage)
 		flips, _ := strconv.Atoi(cmp.Or(os.Getenv("APILET_DAMAGES"), "10"))
-		refused, every := 0, 3
-		switch {
-		case os.Getenv("APILET_DAMAGES") != "":
+		refused, every := 0, apitest.Every(10)
+		if os.Getenv("APILET_DAMAGES") != "" {
 			every = 1
-		case apitest.Race || testing.Short(): // a damaged page causes no race
-			every = 10
 		}
 		for round := rand.IntN(every); round < high+flips; round += every {
 			b := bytes.Clone(copied[:high*livePage])

@@ -10,6 +10,7 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/dashboard"
+	"apilet/internal/request"
 )
 
 // The files are for anybody, what the server has to say is not: not for roles with wildcards that were written before there was a page.
@@ -34,6 +35,27 @@ func TestDashboardIsForWhoeverMayGetIt(t *testing.T) {
 	s.want(403, "GET", dashboard.DataPath, "", bob)
 	grant("own", `{"nonResourceURLs":["/debug/ui/*"],"verbs":["get"]}`)
 	apitest.WaitFor(t, "bob's right", func() bool { return s.send("GET", dashboard.DataPath, "", bob).code == 200 })
+}
+
+// A browser at the server's URL is redirected to the page that the log names, also without credentials. Other clients get the list of paths.
+func TestBrowsersFindTheDashboard(t *testing.T) {
+	t.Parallel()
+	plain := startTest(t)
+	secured, _ := startTLS(t)
+	for _, s := range []*testServer{plain, secured} {
+		if log := s.log.String(); !strings.Contains(log, `"page":"`+s.url+request.PathUI+`"`) {
+			t.Errorf("the log does not have the page's address: %s", log)
+		}
+		if a := s.want(200, "GET", "/", "", "Accept: text/html,*/*;q=0.8"); !strings.Contains(string(a.body), "<title>apilet</title>") {
+			t.Errorf("a browser gets %s", a.body)
+		}
+	}
+	for _, accept := range []string{"*/*", "application/json, */*"} {
+		if a := plain.want(200, "GET", "/", "", "Accept: "+accept); !strings.Contains(a.get("paths").Raw, `"/apis/apps"`) {
+			t.Errorf("%s gets %s", accept, a.body)
+		}
+	}
+	secured.want(403, "GET", "/", "", "Accept: application/json")
 }
 
 func TestDashboardShowsWhatGoesOn(t *testing.T) {

@@ -1,6 +1,7 @@
 package e2e
 
-// This file compares docs/differences.md with the flags: each of kube-apiserver's stands in its table, once, and under the same name where apilet has it.
+// This file compares the table in docs/compatibility.md with the flags. The table contains each
+// flag of kube-apiserver once, and in its first part if apilet has a flag of the same name.
 
 import (
 	"regexp"
@@ -16,9 +17,9 @@ func TestEachOfKubeAPIServersFlagsIsInTheTable(t *testing.T) {
 	own := ownFlags()
 	var help strings.Builder
 	envtest.PrintAPIServerHelp(&help, own)
-	_, table, ok := strings.Cut(string(apitest.ReadFile(t, "../../docs/differences.md")), "\n## kube-apiserver's flags\n")
+	_, table, ok := strings.Cut(string(apitest.ReadFile(t, "../../docs/compatibility.md")), "\n## kube-apiserver's flags\n")
 	if !ok {
-		t.Fatal("../../docs/differences.md has no such section")
+		t.Fatal("../../docs/compatibility.md has no such section")
 	}
 	table, _, _ = strings.Cut(table, "\n## ")
 	same, others, ok := strings.Cut(table, "| **Another name** |")
@@ -47,23 +48,23 @@ func TestEachOfKubeAPIServersFlagsIsInTheTable(t *testing.T) {
 	sameNames, otherNames := patterns(same), patterns(others)
 	flags := regexp.MustCompile(`(?m)^ +--([a-z0-9-]+)$`).FindAllStringSubmatch(help.String(), -1)
 	if len(flags) < 150 {
-		t.Fatalf("kube-apiserver has %d flags?", len(flags))
+		t.Fatalf("kube-apiserver has only %d flags", len(flags))
 	}
 	for _, found := range flags {
 		name := found[1]
 		there, elsewhere := count(sameNames, name), count(otherNames, name)
 		switch has := own.Lookup(name) != nil; {
 		case there+elsewhere != 1:
-			t.Errorf("--%s stands %d times in the table, want once", name, there+elsewhere)
+			t.Errorf("the table contains --%s %d times, want once", name, there+elsewhere)
 		case has && there == 0:
-			t.Errorf("--%s is apilet's, too, and does not stand among those of the same name", name)
+			t.Errorf("apilet has --%s, but the table has it under another name", name)
 		case !has && there > 0:
-			t.Errorf("--%s stands among those of the same name, and apilet does not have it", name)
+			t.Errorf("the table has --%s under the same name, but apilet does not have it", name)
 		}
 	}
 	for _, pattern := range append(sameNames, otherNames...) {
 		if !used[pattern.String()] {
-			t.Errorf("%s is no flag of kube-apiserver", pattern)
+			t.Errorf("kube-apiserver has no flag %s", pattern)
 		}
 	}
 }

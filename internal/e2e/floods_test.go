@@ -17,10 +17,7 @@ const h2Data, h2Priority, h2Unknown = 0, 2, 77
 func TestHTTP2Floods(t *testing.T) {
 	t.Parallel()
 	const batch = 100
-	frames := 20_000
-	if testing.Short() {
-		frames = 2_000
-	}
+	frames := apitest.Rounds(20_000)
 	watch := func(c *h2Conn) uint32 { return c.get("/api/v1/configmaps?watch=1", h2EndStream|h2EndHeaders) }
 	number := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 	for _, flood := range []struct {

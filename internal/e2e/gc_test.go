@@ -810,18 +810,10 @@ type graphTest struct {
 	names  []string // all that ever were
 }
 
-// graphRounds is how many random graphs a test plays.
-func graphRounds() int {
-	if testing.Short() {
-		return 1
-	}
-	return 4
-}
-
 // TestRandomGraphs lets each step's consequences come before the next, and restarts the server now and then.
 func TestRandomGraphs(t *testing.T) {
 	t.Parallel()
-	for round := range graphRounds() {
+	for round := range apitest.Rounds(5) {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			t.Logf("seed %d", seed)
@@ -849,7 +841,7 @@ func TestRandomGraphs(t *testing.T) {
 // TestRandomGraphsAtOnce deletes while the consequences of what was deleted before are on their way.
 func TestRandomGraphsAtOnce(t *testing.T) {
 	t.Parallel()
-	for round := range graphRounds() {
+	for round := range apitest.Rounds(5) {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			t.Logf("seed %d", seed)

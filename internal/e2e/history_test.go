@@ -120,13 +120,13 @@ func TestHistoryIsForThoseWhoMayList(t *testing.T) {
 	}
 	// Time travel is decided by the rules of the plain path, also for those who may not even know that there is a moment.
 	rev := fmt.Sprint(s.revision())
-	s.want(200, "GET", history.PathThen+rev+"/api/v1/namespaces/shop/configmaps", "", as("lisa", "x")...)
+	s.want(200, "GET", history.PathAt+rev+"/api/v1/namespaces/shop/configmaps", "", as("lisa", "x")...)
 	for _, path := range []string{rev + "/api/v1/namespaces/farm/configmaps", rev + "/api/v1/namespaces/shop/secrets", rev + "/api/v1/namespaces/shop/configmaps/m",
 		"nonsense/api/v1/namespaces/shop/secrets", rev + "/metrics", rev + "/api/v1/namespaces/shop/configmaps?watch=true"} {
-		s.want(403, "GET", history.PathThen+path, "", as("lisa", "x")...)
+		s.want(403, "GET", history.PathAt+path, "", as("lisa", "x")...)
 	}
-	s.want(403, "DELETE", history.PathThen+rev+"/api/v1/namespaces/shop/configmaps/m", "", as("lisa", "x")...)
-	s.want(405, "DELETE", history.PathThen+rev+"/api/v1/namespaces/shop/configmaps/m", "")
+	s.want(403, "DELETE", history.PathAt+rev+"/api/v1/namespaces/shop/configmaps/m", "", as("lisa", "x")...)
+	s.want(405, "DELETE", history.PathAt+rev+"/api/v1/namespaces/shop/configmaps/m", "")
 }
 
 // The whole API is shown as it was: objects, lists in chunks, by selectors, as tables and in protobuf, scales, and custom resources with the
@@ -160,7 +160,7 @@ func TestTimeTravel(t *testing.T) {
 	between := s.revision()
 	s.want(200, "DELETE", definitionsPath+"/things.example.com", "")
 
-	for at, latest := range map[string]int64{history.PathThen + fmt.Sprint(rev): rev, history.PathThen + moment: newest} {
+	for at, latest := range map[string]int64{history.PathAt + fmt.Sprint(rev): rev, history.PathAt + moment: newest} {
 		if a := s.want(200, "GET", at+maps+"/m1", ""); a.get("data.k").String() != "first" || a.rev() > rev {
 			t.Errorf("%s: m1: %s", at, a.body)
 		}
@@ -202,7 +202,7 @@ func TestTimeTravel(t *testing.T) {
 		}
 		index := s.want(200, "GET", at+"/openapi/v3", "")
 		href := index.get(`paths.apis/example\.com/v1.serverRelativeURL`).String()
-		if doc := s.want(200, "GET", href, ""); !strings.HasPrefix(href, history.PathThen) || !bytes.Contains(doc.body, []byte("of then")) {
+		if doc := s.want(200, "GET", href, ""); !strings.HasPrefix(href, history.PathAt) || !bytes.Contains(doc.body, []byte("of then")) {
 			t.Errorf("%s: %s: %.300s", at, href, doc.body)
 		}
 		if a := s.want(200, "GET", at+"/openapi/v2", ""); !bytes.Contains(a.body, []byte("of then")) {
@@ -211,15 +211,15 @@ func TestTimeTravel(t *testing.T) {
 		s.want(200, "GET", at+"/version", "")
 		s.want(200, "GET", at+"/api", "")
 	}
-	if a := s.want(200, "GET", history.PathThen+fmt.Sprint(between)+things, "", "Accept: application/json;as=Table;v=v1;g=meta.k8s.io"); a.get("columnDefinitions.1.name").String() != "New" {
+	if a := s.want(200, "GET", history.PathAt+fmt.Sprint(between)+things, "", "Accept: application/json;as=Table;v=v1;g=meta.k8s.io"); a.get("columnDefinitions.1.name").String() != "New" {
 		t.Errorf("the definition in between: %s", a.body)
 	}
 	apitest.WaitFor(t, "the type is gone now", func() bool { return s.send("GET", things, "").code == 404 })
-	if a := s.want(200, "GET", history.PathThen+"-0s"+maps+"/m1", ""); a.get("data.k").String() != "second" {
+	if a := s.want(200, "GET", history.PathAt+"-0s"+maps+"/m1", ""); a.get("data.k").String() != "second" {
 		t.Errorf("now, through /at/: %s", a.body)
 	}
 	// Of the future of then nothing is known, and what was before it may be asked for.
-	at := history.PathThen + fmt.Sprint(rev)
+	at := history.PathAt + fmt.Sprint(rev)
 	s.want(504, "GET", at+maps+fmt.Sprintf("?resourceVersion=%d", rev+1), "")
 	if a := s.want(200, "GET", at+maps+fmt.Sprintf("?resourceVersion=%d&resourceVersionMatch=Exact", rev-5), ""); a.rev() != rev-5 {
 		t.Errorf("before then: %d", a.rev())
@@ -239,7 +239,7 @@ func TestTimeTravelRefuses(t *testing.T) {
 	s.want(201, "POST", maps, configMap("m", "k", "v"))
 	rev := s.want(200, "PUT", maps+"/m", configMap("m", "k", "w")).rev()
 	before := s.revision()
-	at := history.PathThen + fmt.Sprint(rev)
+	at := history.PathAt + fmt.Sprint(rev)
 	for _, c := range [][3]string{
 		{"POST", maps, configMap("n", "k", "v")}, {"PUT", maps + "/m", configMap("m", "k", "x")}, {"PATCH", maps + "/m", `{}`}, {"DELETE", maps + "/m", ""}, {"DELETE", maps, ""},
 		{"POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{}`}, {"POST", "/api/v1/namespaces/shop/serviceaccounts/default/token", `{}`}, {"PUT", "/version", ""},
@@ -264,15 +264,15 @@ func TestTimeTravelRefuses(t *testing.T) {
 		"": `400 BadRequest "nothing" is no moment`, "0": "400 BadRequest", "-5": "400 BadRequest", "5m": "400 BadRequest", "%3Cb%3E": `400 BadRequest "<b>" is no moment`, "99999999999999999999": "400 BadRequest",
 		"a%2Fb": `400 BadRequest "a/b" is no moment`, "%00": "400 BadRequest", strings.Repeat("x", 10_000): "400 BadRequest", "2026-11-23T05:00:00": "400 BadRequest", "..": "4",
 	} {
-		if a := s.send("GET", history.PathThen+moment+maps, ""); !strings.HasPrefix(a.failure(), want) || len(a.body) > 2000 {
+		if a := s.send("GET", history.PathAt+moment+maps, ""); !strings.HasPrefix(a.failure(), want) || len(a.body) > 2000 {
 			t.Errorf("%.50s: %s", moment, a.failure())
 		}
 	}
 	// kubectl shows of a refused discovery nothing but its warning.
-	if a := s.want(410, "GET", history.PathThen+"-24h/apis", ""); !strings.Contains(a.header.Get("Warning"), "-24h is compacted") {
+	if a := s.want(410, "GET", history.PathAt+"-24h/apis", ""); !strings.Contains(a.header.Get("Warning"), "-24h is compacted") {
 		t.Errorf("warning %q", a.header.Get("Warning"))
 	}
-	for _, path := range []string{at + "/metrics", at + "/healthz", at + "/debug/history", at + at + maps, at + history.PathThen, at, "/at", at + "/api/v1/nonsense", at + "/apis/none/v1/x"} {
+	for _, path := range []string{at + "/metrics", at + "/healthz", at + "/debug/history", at + at + maps, at + history.PathAt, at, "/at", at + "/api/v1/nonsense", at + "/apis/none/v1/x"} {
 		if a := s.send("GET", path, ""); a.code != 404 {
 			t.Errorf("%s: %d %s", path, a.code, a.body)
 		}
@@ -293,7 +293,7 @@ func TestTravelBesideWrites(t *testing.T) {
 		s.want(201, "POST", maps, configMap(fmt.Sprint("m", i), "k", "v"))
 	}
 	rev := s.revision()
-	at := history.PathThen + fmt.Sprint(rev)
+	at := history.PathAt + fmt.Sprint(rev)
 	want := s.want(200, "GET", at+maps, "").names()
 	var crowd sync.WaitGroup
 	for w := range 4 {
@@ -373,7 +373,7 @@ func TestNamesAreNotInheritedWithTheirPast(t *testing.T) {
 	again := s.revision()
 	s.grant("eve", "team", `{apiGroups: [""], resources: [secrets, configmaps], verbs: ["*"]}`)
 	s.grant("keeper", "", `{apiGroups: [""], resources: [secrets, configmaps], verbs: [get, list, watch]}`)
-	at := func(rev int64, path string) string { return fmt.Sprint(history.PathThen, rev, path) }
+	at := func(rev int64, path string) string { return fmt.Sprint(history.PathAt, rev, path) }
 
 	for _, rev := range []int64{then, gone} {
 		s.want(404, "GET", at(rev, secrets+"/db"), "", as("eve", "x")...)
@@ -461,7 +461,7 @@ func TestThePastIsNotForStrangers(t *testing.T) {
 	for _, path := range []string{"/version", "/readyz", "/api/v1/configmaps"} {
 		s.want(200, "GET", path, "")
 		for _, moment := range []string{rev, "999999", "nonsense", "-99h"} {
-			a := s.want(403, "GET", history.PathThen+moment+path, "")
+			a := s.want(403, "GET", history.PathAt+moment+path, "")
 			if !strings.Contains(a.failure(), "what was is not for strangers") {
 				t.Errorf("%s: %s", path, a.failure())
 			}
@@ -470,11 +470,11 @@ func TestThePastIsNotForStrangers(t *testing.T) {
 	s.want(403, "GET", history.Path, "")
 	s.want(403, "GET", "/debug/findings", "")
 	bob := "Authorization: Bearer bob-token"
-	s.want(200, "GET", history.PathThen+rev+"/version", "", bob)
-	if a := s.send("GET", history.PathThen+"nonsense/readyz", "", bob); a.code != 404 {
+	s.want(200, "GET", history.PathAt+rev+"/version", "", bob)
+	if a := s.send("GET", history.PathAt+"nonsense/readyz", "", bob); a.code != 404 {
 		t.Errorf("what has no answer: %d %s", a.code, a.body)
 	}
-	if a := s.want(400, "GET", history.PathThen+"999999/version", "", bob); strings.Contains(a.failure(), rev) {
+	if a := s.want(400, "GET", history.PathAt+"999999/version", "", bob); strings.Contains(a.failure(), rev) {
 		t.Errorf("whoever may ask nothing learns the newest revision: %s", a.failure())
 	}
 }

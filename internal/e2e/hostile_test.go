@@ -357,7 +357,7 @@ func TestRequestsThatStop(t *testing.T) {
 
 // TestTricklingHeadersAreCutOff keeps a request's head open for as long as the server lets it.
 func TestTricklingHeadersAreCutOff(t *testing.T) {
-	if testing.Short() {
+	if !apitest.Long() {
 		t.Skip("takes ten seconds")
 	}
 	t.Parallel()

@@ -409,7 +409,7 @@ func TestMetadataChangesAsInKubernetes(t *testing.T) {
 	var recorded strings.Builder
 	cases := noteCases(gjson.Get(signingRequest(t, "x", "example.com/x", "x"), "spec.request").String())
 	for i, c := range cases {
-		if apitest.Race && i%5 > 0 { // what it looks for is no race
+		if i%apitest.Every(5) > 0 && *kubetest.OracleURL == "" {
 			continue
 		}
 		got := ownWords.ReplaceAllString(server.do(c), "NAME")

@@ -249,7 +249,7 @@ func TestNodeBootstrapExplainsItself(t *testing.T) {
 		"another server's folder":  {[]string{"--cert-dir=" + other.certDir}, "cannot reach the server"},
 		"no authority":             {[]string{"--cert-dir=" + t.TempDir()}, "there is no authority"},
 		"a plain port":             {[]string{"--kubeconfig=" + plain.flag("kubeconfig")}, "does not use https"},
-		"no kubeconfig":            {[]string{"--kubeconfig="}, "it is missing"},
+		"no kubeconfig":            {[]string{"--kubeconfig="}, "--kubeconfig is required"},
 		"a name that no node has":  {[]string{"--node-name=N_1"}, "not the name of a node"},
 		"no address":               {[]string{"--node-ip=localhost"}, "not the IP address"},
 		"no range of Pods":         {[]string{"--cluster-cidr=10.244.0.0"}, "--cluster-cidr"},

@@ -52,10 +52,7 @@ type powerWork struct {
 
 // recordWork records a server at work, a backup beside it, a backup and a defragmentation of the file at rest, and another server.
 func recordWork(t *testing.T, dir string) *diskRecording {
-	before := 40 // steps of each client before the first backup
-	if testing.Short() {
-		before = 10
-	}
+	before := apitest.Rounds(50) // steps of each client before the first backup
 	p := &powerWork{diskRecording: newDiskRecording(dir), t: t, program: builtProgram(t)}
 	data := filepath.Join(dir, "a.db")
 	p.place(t, data, storetest.Unpack(t, "../../testdata/golden/format-2.db.gz")) // the first start has a file with a history
@@ -68,7 +65,7 @@ func recordWork(t *testing.T, dir string) *diskRecording {
 	})
 	p.backUp("stopped.db", "--data", data)
 	p.run("defrag", "--data", data)
-	if testing.Short() {
+	if !apitest.Long() {
 		return p.diskRecording
 	}
 	p.serve(data, func() {
@@ -653,14 +650,14 @@ func recordPower(t *testing.T, rnd *rand.Rand) *powerCampaign {
 	return &powerCampaign{dir: dir, events: rec.events, rnd: rnd, images: t.TempDir()}
 }
 
-// usualImages is the number of images without APILET_POWER_IMAGES.
-const usualImages = 25
-
 func TestPowerCutLosesNothing(t *testing.T) {
 	t.Parallel()
 	images, _ := strconv.Atoi(os.Getenv("APILET_POWER_IMAGES"))
 	if images == 0 {
-		images = usualImages
+		images = 25
+		if apitest.Long() {
+			images = 200
+		}
 	}
 	seed := rand.Uint64()
 	p := recordPower(t, rand.New(rand.NewPCG(seed, 1)))
@@ -676,14 +673,12 @@ func TestPowerCutLosesNothing(t *testing.T) {
 	for _, what := range p.wrong[:min(len(p.wrong), 10)] {
 		t.Error(what)
 	}
-	if !apitest.Race && !testing.Short() { // the race detector finds nothing here, and makes each image ten times as expensive
-		t.Run("and a missing sync would show", func(t *testing.T) { missingSyncs(t, p, images > usualImages) })
-	}
+	t.Run("and a missing sync would show", func(t *testing.T) { missingSyncs(t, p) })
 }
 
-// missingSyncs plays the recording as of programs that leave syncs out, each of which has to be found out. One kind shows in few images,
-// and is left to a long campaign.
-func missingSyncs(t *testing.T, p *powerCampaign, long bool) {
+// missingSyncs plays the recording as if programs left out syncs, and expects each kind to be found.
+// Only the long form tries the kinds that few images show.
+func missingSyncs(t *testing.T, p *powerCampaign) {
 	logs := p.logs()
 	afterHead := func(n int) bool { // the sync that follows the write of the log's head
 		for i := n - 1; i > 0; i-- {
@@ -700,7 +695,7 @@ func missingSyncs(t *testing.T, p *powerCampaign, long bool) {
 		"those of the log's heads":   func(n int, ev diskEvent) bool { return logs[ev.file] && afterHead(n) },
 		"names left to chance":       func(_ int, ev diskEvent) bool { return ev.file == 0 },
 	} {
-		if strings.HasSuffix(name, "heads") && !long {
+		if !apitest.Long() && name != "no sync at all" && name != "those of the log's records" {
 			continue
 		}
 		m := &powerCampaign{dir: p.dir, events: p.events, rnd: p.rnd, images: p.images}

@@ -53,10 +53,28 @@ func TestMain(m *testing.M) {
 	})
 }
 
+// readSources opens the directories of the program's sources. go test logs the files that a running
+// test opens, so it does not reuse the result if any of the sources has changed.
+func readSources(root string) error {
+	if _, err := os.ReadDir(root); err != nil {
+		return err
+	}
+	for _, dir := range []string{"internal", "testdata"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(_ string, _ os.DirEntry, err error) error { return err })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // build makes the program under test of the sources of today, unless APILET_PROGRAM names one.
 var build = sync.OnceValues(func() (path string, err error) {
 	if given := os.Getenv("APILET_PROGRAM"); given != "" {
 		return given, nil
+	}
+	if err := readSources("../.."); err != nil {
+		return "", err
 	}
 	path = filepath.Join(folder, "apilet")
 	args := []string{"build", "-ldflags=-s -w", "-o", path}

@@ -110,12 +110,12 @@ func TestReadsWhatKubeAPIServerHasWritten(t *testing.T) {
 			t.Errorf("the key of %s is %s, want %s", v.Key, at, v.EtcdKey)
 		}
 		used[strings.Split(string(v.Value), ":")[2]] = true
-		plain, stale, err := p.FromEtcd(v.Key, v.EtcdKey, v.Value)
+		plain, stale, err := p.OpenFromEtcd(v.Key, v.EtcdKey, v.Value)
 		if err != nil || stale || !bytes.Contains(plain, []byte("default")) {
 			t.Errorf("%s: %v, stale %v: %q", v.Key, err, stale, plain)
 		}
-		again, err := p.ToEtcd(v.Key, v.EtcdKey, plain)
-		if back, _, failed := p.FromEtcd(v.Key, v.EtcdKey, again); err != nil || failed != nil || !bytes.Equal(back, plain) || bytes.Equal(again, v.Value) {
+		again, err := p.SealForEtcd(v.Key, v.EtcdKey, plain)
+		if back, _, failed := p.OpenFromEtcd(v.Key, v.EtcdKey, again); err != nil || failed != nil || !bytes.Equal(back, plain) || bytes.Equal(again, v.Value) {
 			t.Errorf("%s: %v, %v: %q", v.Key, err, failed, back)
 		}
 		at := bytes.LastIndex(v.Value[:40], []byte(":")) + 1
@@ -125,7 +125,7 @@ func TestReadsWhatKubeAPIServerHasWritten(t *testing.T) {
 		if used["aescbc"] && strings.Contains(v.Key, "roles") || strings.Contains(v.Key, "configmaps") { // whose ciphers do not authenticate a value's key
 			continue
 		}
-		if plain, _, err := p.FromEtcd(v.Key, v.EtcdKey+"x", v.Value); err == nil {
+		if plain, _, err := p.OpenFromEtcd(v.Key, v.EtcdKey+"x", v.Value); err == nil {
 			t.Errorf("%s is read in another object's place: %q", v.Key, plain)
 		}
 	}
@@ -181,12 +181,12 @@ func TestWildcards(t *testing.T) {
 		if err != nil || name == "" && sealed != nil || !bytes.HasPrefix(sealed, []byte(map[bool]string{true: "k8s:enc:secretbox:v1:" + name + ":"}[name != ""])) {
 			t.Errorf("%s: %v, %q", key, err, sealed)
 		}
-		if p.Does(key) != (name != "") {
-			t.Errorf("%s: Does is %v", key, p.Does(key))
+		if p.Encrypts(key) != (name != "") {
+			t.Errorf("%s: Does is %v", key, p.Encrypts(key))
 		}
 	}
 	all := open(t, write(t, path, map[string][]string{"*.*": {box("all", 1)}}))
-	if !all.Does("//pods/ns/p") || all.Does("//rangeallocations//servicenodeports") {
+	if !all.Encrypts("//pods/ns/p") || all.Encrypts("//rangeallocations//servicenodeports") {
 		t.Error("*.* is not what it says")
 	}
 }
@@ -195,7 +195,7 @@ func TestWildcards(t *testing.T) {
 func TestReload(t *testing.T) {
 	path := write(t, filepath.Join(t.TempDir(), "f.yaml"), map[string][]string{"secrets": {box("one", 1)}})
 	changed := make(chan struct{}, 1)
-	p, err := Open(t.Context(), Config{Path: path, Reload: true, Log: zerolog.Nop(), Changed: func() { changed <- struct{}{} }})
+	p, err := Open(t.Context(), Config{Path: path, Reload: true, Log: zerolog.Nop(), OnReload: func() { changed <- struct{}{} }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +284,7 @@ func TestPluginRotatesAndGoes(t *testing.T) {
 		t.Errorf("what is known is not read: %v", err)
 	}
 	lost := open(t, path)
-	if _, _, err := lost.Open("//secrets/ns/s", second); err == nil || !IsAway(err) {
+	if _, _, err := lost.Open("//secrets/ns/s", second); err == nil || !IsUnavailable(err) {
 		t.Errorf("%v is not taken for what may pass", err)
 	}
 }

@@ -55,7 +55,7 @@ func newFigures() *figures {
 
 // Collectors returns the metrics, or nil if no file is configured.
 func (p *Providers) Collectors() []prometheus.Collector {
-	if !p.On() {
+	if !p.Enabled() {
 		return nil
 	}
 	f := p.figures
@@ -93,7 +93,7 @@ func (f *figures) loaded(hash string) {
 // HasHealth reports whether a health check is needed, because plug-ins are configured or may be
 // added by a reload.
 func (p *Providers) HasHealth() bool {
-	return p.On() && (p.cfg.Reload || len(p.force.Load().plugins) > 0)
+	return p.Enabled() && (p.cfg.Reload || len(p.force.Load().plugins) > 0)
 }
 
 // Health is kube-apiserver's check kms-providers. It returns an error unless all plug-ins are

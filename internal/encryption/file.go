@@ -58,7 +58,7 @@ func readFile(path string, reload bool) (*apiserver.EncryptionConfiguration, str
 	if err != nil {
 		return nil, "", fmt.Errorf("error while loading file: %w", err)
 	}
-	decoded, kind, err := bounded.Configuration(text, apiserver.AddToScheme, apiserverv1.AddToScheme)
+	decoded, kind, err := bounded.DecodeConfiguration(text, apiserver.AddToScheme, apiserverv1.AddToScheme)
 	if err != nil {
 		return nil, "", fmt.Errorf("error decoding encryption provider configuration file %q: %w", path, err)
 	}

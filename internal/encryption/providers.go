@@ -24,7 +24,7 @@ type Config struct {
 	// logs reloads and errors of plug-ins
 	Log zerolog.Logger
 
-	Changed func() // If not nil, Changed is called after Run has loaded a new file.
+	OnReload func() // If not nil, OnReload is called after Run has loaded a new file.
 }
 
 // Providers transforms values by the current configuration.
@@ -72,8 +72,8 @@ func Open(ctx context.Context, cfg Config) (*Providers, error) {
 	return p, nil
 }
 
-// On reports whether a configuration file is used.
-func (p *Providers) On() bool { return p != nil && p.cfg.Path != "" }
+// Enabled reports whether a configuration file is used.
+func (p *Providers) Enabled() bool { return p != nil && p.cfg.Path != "" }
 
 // Hash returns the hash of the current file, or "".
 func (p *Providers) Hash() string {
@@ -103,8 +103,8 @@ func (f *force) chainOf(key string) (*chain, string) {
 
 // ---- In a data file
 
-// Does reports whether new documents under a key are encrypted.
-func (p *Providers) Does(key string) bool {
+// Encrypts reports whether new documents under a key are encrypted.
+func (p *Providers) Encrypts(key string) bool {
 	c, _ := p.force.Load().chainOf(key)
 	return c != nil && c.encrypts()
 }
@@ -158,8 +158,8 @@ func (p *Providers) open(key, etcdKey string, sealed []byte) (plain []byte, stal
 
 // ---- In etcd
 
-// ToEtcd encrypts a value that will be stored in etcd.
-func (p *Providers) ToEtcd(key, etcdKey string, plain []byte) ([]byte, error) {
+// SealForEtcd encrypts a value that will be stored in etcd.
+func (p *Providers) SealForEtcd(key, etcdKey string, plain []byte) ([]byte, error) {
 	c, resource := p.force.Load().chainOf(key)
 	if c == nil {
 		return plain, nil
@@ -167,8 +167,8 @@ func (p *Providers) ToEtcd(key, etcdKey string, plain []byte) ([]byte, error) {
 	return c.seal(value{key: etcdKey, resource: resource}, plain)
 }
 
-// FromEtcd decrypts a value from etcd. stale reports whether ToEtcd would now encrypt it
+// OpenFromEtcd decrypts a value from etcd. stale reports whether SealForEtcd would now encrypt it
 // differently.
-func (p *Providers) FromEtcd(key, etcdKey string, stored []byte) (plain []byte, stale bool, err error) {
+func (p *Providers) OpenFromEtcd(key, etcdKey string, stored []byte) (plain []byte, stale bool, err error) {
 	return p.open(key, etcdKey, stored)
 }

@@ -22,7 +22,7 @@ const (
 func (p *Providers) Run(ctx context.Context) { p.run(ctx, lookEvery, againAfter) }
 
 func (p *Providers) run(ctx context.Context, every, again time.Duration) {
-	if !p.On() || !p.cfg.Reload {
+	if !p.Enabled() || !p.cfg.Reload {
 		return
 	}
 	for pause := every; ; {
@@ -36,14 +36,14 @@ func (p *Providers) run(ctx context.Context, every, again time.Duration) {
 		if err != nil && ctx.Err() == nil {
 			pause = again
 			p.figures.reloaded("failure")
-			p.cfg.Log.Error().Err(err).Msgf("error processing encryption config file %s: what it said before stays in force", p.cfg.Path)
+			p.cfg.Log.Error().Err(err).Msgf("error processing encryption config file %s; keeping the previous configuration", p.cfg.Path)
 		}
 		if changed {
 			p.figures.reloaded("success")
 			p.figures.loaded(p.Hash())
-			p.cfg.Log.Info().Str("file", p.cfg.Path).Msg("what is encrypted, and how, is as the file says now")
-			if p.cfg.Changed != nil {
-				p.cfg.Changed()
+			p.cfg.Log.Info().Str("file", p.cfg.Path).Msg("reloaded the encryption configuration")
+			if p.cfg.OnReload != nil {
+				p.cfg.OnReload()
 			}
 		}
 	}

@@ -13,10 +13,10 @@ import (
 // Sealing returns the functions for a store with its own log. Without a configuration file it only
 // has Open, which fails for encrypted values.
 func (p *Providers) Sealing() *store.Sealing {
-	if !p.On() {
+	if !p.Enabled() {
 		return &store.Sealing{Open: p.Open}
 	}
-	return &store.Sealing{Seal: p.Seal, Open: p.Open, Does: p.Does}
+	return &store.Sealing{Seal: p.Seal, Open: p.Open, Encrypts: p.Encrypts}
 }
 
 // ReplicaSealing returns the functions for a replica. A replica must store the data that is already
@@ -29,9 +29,9 @@ func (p *Providers) ReplicaSealing() *store.Sealing {
 	return s
 }
 
-// IsAway reports whether err means that a plug-in did not respond, so that the operation may
+// IsUnavailable reports whether err means that a plug-in did not respond, so that the operation may
 // succeed later.
-func IsAway(err error) bool {
+func IsUnavailable(err error) bool {
 	var call *callError
 	return errors.As(err, &call) && (call.code == codes.Unavailable || call.code == codes.DeadlineExceeded)
 }

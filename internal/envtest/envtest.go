@@ -471,10 +471,10 @@ func RunAsAPIServer(called string, args []string, own *flag.FlagSet, version str
 
 // Command returns the command envtest-assets. Its flag writes into base.
 func Command(base *string) commandline.Command {
-	return commandline.Command{Name: "envtest-assets", Args: "DIR", Counts: []int{1},
-		What: "create a folder of assets for envtest, and print the shell line that selects it",
+	return commandline.Command{Name: "envtest-assets", Args: "DIR", ArgCounts: []int{1},
+		Description: "create a folder with envtest's binaries, and print the shell command that selects it",
 		Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
-			f.StringVar(base, "base", "", "a prepared data `file` with which each server begins: `apilet fork` makes one")
+			f.StringVar(base, "base", "", "a data `file` that each server copies at its start; `apilet fork` creates one")
 		}}},
 		Run: func(call commandline.Call) error { return MakeAssets(call.Out, call.Args, *base) }}
 }

@@ -51,7 +51,7 @@ func raise(to *atomic.Int64, rev int64) {
 // reach blocks until the replica has reached the given revision.
 func (c *Cluster) reach(ctx context.Context, rev int64) error {
 	c.await(rev)
-	return c.st.Reach(ctx, rev)
+	return c.st.WaitRevision(ctx, rev)
 }
 
 // keepUp sends progress requests while there are callers waiting for a revision.
@@ -73,7 +73,7 @@ func (c *Cluster) keepUp(ctx context.Context) {
 			}
 			if time.Since(since) > stalledAfter {
 				if w := c.watching.Swap(nil); w != nil {
-					c.log.Warn().Msg("etcd's watch has stalled; beginning another one")
+					c.log.Warn().Msg("the watch of etcd has stalled; starting another one")
 					w.close()
 				}
 				since = time.Now()
@@ -89,5 +89,5 @@ func (c *Cluster) keepUp(ctx context.Context) {
 func (c *Cluster) within(ctx context.Context, wait time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	return c.st.Reach(ctx, c.wanted.Load()) == nil
+	return c.st.WaitRevision(ctx, c.wanted.Load()) == nil
 }

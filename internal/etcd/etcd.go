@@ -87,8 +87,8 @@ type Config struct {
 	Layout                    *Layout
 	Encryption                *encryption.Providers // encryption of values; nil means none
 	CompactionInterval        time.Duration         // if 0, etcd is not compacted
-	// RevisionsGoBack is used by ToCluster. If set, the revision of etcd is not increased, which is
-	// only safe if no client continues with a revision from the file.
+	// RevisionsGoBack is used by MigrateToCluster. If set, the revision of etcd is not increased,
+	// which is only safe if no client continues with a revision from the file.
 	RevisionsGoBack bool
 	Log             zerolog.Logger
 }
@@ -195,10 +195,10 @@ func (c *Cluster) keep(ctx context.Context, name string, fresh []byte) ([]byte, 
 	return found[0].Value, answer.Header, nil
 }
 
-// Agree updates the value of a private key. decide receives the current value, or nil if there is
-// none, and returns the new value, or nil to leave it unchanged. It is called again if another
-// server changed the value in the meantime.
-func (c *Cluster) Agree(ctx context.Context, name string, decide func(kept []byte) (next []byte, err error)) error {
+// UpdateValue updates the value of a private key. decide receives the current value, or nil if
+// there is none, and returns the new value, or nil to leave it unchanged. It is called again if
+// another server changed the value in the meantime.
+func (c *Cluster) UpdateValue(ctx context.Context, name string, decide func(kept []byte) (next []byte, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	key := c.private(name)
@@ -253,7 +253,7 @@ func (c *Cluster) Lost() <-chan error {
 func (c *Cluster) lose(err error, distrust bool) {
 	c.loseOnce.Do(func() {
 		if distrust && c.st != nil {
-			c.st.Distrust()
+			c.st.Invalidate()
 		}
 		c.lost <- fmt.Errorf("%w: %w", ErrLost, err)
 	})

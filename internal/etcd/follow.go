@@ -80,7 +80,7 @@ func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
 			return err
 		default:
 		}
-		c.log.Warn().Err(err).Msg("cannot catch up with etcd; trying again")
+		c.log.Warn().Err(err).Msg("cannot catch up with etcd; retrying")
 		rest(ctx, retryAfter)
 	}
 }
@@ -96,7 +96,7 @@ func (c *Cluster) follow(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case refill:
-			c.log.Warn().Int64("revision", c.st.Revision()).Msg("etcd has compacted past the revision of the replica; filling it anew")
+			c.log.Warn().Int64("revision", c.st.Revision()).Msg("etcd has compacted past the revision of the replica; copying all objects again")
 			continue
 		case errors.Is(err, store.ErrDamaged):
 			c.lose(fmt.Errorf("the replica is damaged: %w", err), true)
@@ -106,7 +106,7 @@ func (c *Cluster) follow(ctx context.Context) {
 		}
 		why := err.Error()
 		if before := c.trouble.Swap(&why); before == nil || *before != why {
-			c.log.Warn().Err(err).Msg("following etcd is interrupted")
+			c.log.Warn().Err(err).Msg("the watch of etcd is interrupted")
 		}
 		rest(ctx, retryAfter)
 	}
@@ -171,7 +171,7 @@ func (c *Cluster) watchOnce(ctx context.Context) (begun bool, err error) {
 		}
 		// an open watch does not prove that the replica can store its events
 		if t.upTo > 0 && c.trouble.Swap(nil) != nil {
-			c.log.Info().Msg("following etcd again")
+			c.log.Info().Msg("the watch of etcd has resumed")
 		}
 	}
 	return w.begun.Load(), w.err
@@ -245,7 +245,7 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) (store.Replicated, *ownWrite, error) {
 	change := store.Replicated{Key: key, Rev: kv.ModRevision, CreateRev: kv.CreateRevision}
 	own := c.own.find(kv, false)
-	var stored layout.Stored
+	var stored layout.Document
 	if own != nil {
 		stored, change.Author = own.stored, own.author
 	} else {
@@ -258,9 +258,9 @@ func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) (store.Replicated,
 	return change, own, nil
 }
 
-func (c *Cluster) decode(key string, kv *mvccpb.KeyValue) (layout.Stored, error) {
+func (c *Cluster) decode(key string, kv *mvccpb.KeyValue) (layout.Document, error) {
 	stored, err := c.lay.Decode(key, kv.Value)
-	if encryption.IsAway(err) {
+	if encryption.IsUnavailable(err) {
 		return stored, err
 	}
 	if err != nil {
@@ -268,7 +268,7 @@ func (c *Cluster) decode(key string, kv *mvccpb.KeyValue) (layout.Stored, error)
 		case n < unreadableTold:
 			c.log.Error().Err(err).Str("key", string(kv.Key)).Msg("an object in etcd cannot be read")
 		case n == unreadableTold:
-			c.log.Error().Msg("more objects in etcd cannot be read: /readyz says how many, a GET why")
+			c.log.Error().Msg("more objects in etcd cannot be read: /readyz shows their number, a GET the reason")
 		}
 	}
 	return stored, nil
@@ -315,7 +315,7 @@ func (c *Cluster) fill(ctx context.Context) error {
 		return err
 	}
 	c.own.forget()
-	c.log.Info().Int("objects", objects).Int("checked", kept).Int64("revision", at).Stringer("took", time.Since(begun).Round(time.Millisecond)).Msg("the replica is filled")
+	c.log.Info().Int("objects", objects).Int("checked", kept).Int64("revision", at).Stringer("took", time.Since(begun).Round(time.Millisecond)).Msg("the replica of etcd is complete")
 	return nil
 }
 

@@ -69,7 +69,7 @@ func (c *Cluster) leadOnce(ctx context.Context, work func(context.Context)) erro
 	if err != nil {
 		return err
 	}
-	c.log.Info().Msg("this server is the leader: garbage collection, tokens and statuses for all servers are its work")
+	c.log.Info().Msg("this server is the leader, which runs the controllers for all servers")
 	c.workWhile(ctx, session.Done(), work)
 	if ctx.Err() == nil {
 		c.log.Warn().Msg("the leader's lease is lost; another server becomes the leader")
@@ -119,7 +119,7 @@ func (c *Cluster) compact(ctx context.Context) {
 		}
 		var err error
 		if version, rev, err = c.compactTo(ctx, version, rev); err != nil && ctx.Err() == nil {
-			c.log.Warn().Err(err).Msg("cannot compact etcd; trying again")
+			c.log.Warn().Err(err).Msg("cannot compact etcd; retrying")
 		}
 	}
 }

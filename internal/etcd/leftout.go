@@ -68,25 +68,27 @@ func (*Cluster) Damaged(string)                                       {}
 func (*Cluster) KeysChanged()                                         {}
 func (*Cluster) Lost() <-chan error                                   { return nil }
 func (*Cluster) Lead(ctx context.Context, work func(context.Context)) { work(ctx) }
-func (*Cluster) Masters(context.Context) ([]netip.Addr, error)        { return nil, nil }
+func (*Cluster) Servers(context.Context) ([]netip.Addr, error)        { return nil, nil }
 func (*Cluster) Announce(context.Context, netip.Addr, func(context.Context, []netip.Addr, bool) error) {
 }
-func (*Cluster) Agree(context.Context, string, func([]byte) ([]byte, error)) error { return errLeftOut }
-func (*Cluster) Close() error                                                      { return nil }
+func (*Cluster) UpdateValue(context.Context, string, func([]byte) ([]byte, error)) error {
+	return errLeftOut
+}
+func (*Cluster) Close() error { return nil }
 
-// ToCluster returns an error.
-func ToCluster(context.Context, Config, *store.Store, *store.Progress) (int, error) {
+// MigrateToCluster returns an error.
+func MigrateToCluster(context.Context, Config, *store.Store, *store.Progress) (int, error) {
 	return 0, errLeftOut
 }
 
-// Filled is the zero value in this build.
-type Filled struct {
-	Objects, LeftOut int
+// MigrationResult is the zero value in this build.
+type MigrationResult struct {
+	Objects, Skipped int
 	Revision         int64
 	Running          bool
 }
 
-// ToFile returns an error.
-func ToFile(context.Context, Config, string, *store.Progress) (Filled, error) {
-	return Filled{}, errLeftOut
+// MigrateToFile returns an error.
+func MigrateToFile(context.Context, Config, string, *store.Progress) (MigrationResult, error) {
+	return MigrationResult{}, errLeftOut
 }

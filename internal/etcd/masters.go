@@ -51,14 +51,14 @@ func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(c
 		err := a.keep(ctx)
 		var live []netip.Addr
 		if err == nil {
-			live, err = c.Masters(ctx)
+			live, err = c.Servers(ctx)
 		}
 		if err == nil {
 			err = reconcile(ctx, live, entering)
 		}
 		if pause := masterEvery; err != nil {
 			if !told && ctx.Err() == nil {
-				c.log.Warn().Err(err).Msg("cannot add this server to the endpoints of Service default/kubernetes; trying again")
+				c.log.Warn().Err(err).Msg("cannot add this server to the endpoints of Service default/kubernetes; retrying")
 			}
 			told = true
 			rest(ctx, retryAfter)
@@ -128,15 +128,15 @@ func (a *announcement) leave(ctx context.Context, reconcile func(ctx context.Con
 	if _, err := a.client.Revoke(ctx, a.lease); err != nil {
 		return err
 	}
-	live, err := a.Masters(ctx)
+	live, err := a.Servers(ctx)
 	if err != nil {
 		return err
 	}
 	return reconcile(ctx, live, false)
 }
 
-// Masters returns the addresses of all running servers.
-func (c *Cluster) Masters(ctx context.Context) ([]netip.Addr, error) {
+// Servers returns the addresses of all running servers.
+func (c *Cluster) Servers(ctx context.Context) ([]netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
 	answer, err := c.client.Get(ctx, c.mastersKey(), clientv3.WithPrefix(), clientv3.WithKeysOnly())

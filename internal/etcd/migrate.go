@@ -85,9 +85,9 @@ func (c *Cluster) checkMigrated(ctx context.Context) error {
 // other data.
 type entry struct{ key, value, of string }
 
-// ToCluster copies the contents of a store to an empty prefix, and returns the number of objects.
-// It continues an interrupted copy.
-func ToCluster(ctx context.Context, cfg Config, st *store.Store, seen *store.Progress) (objects int, err error) {
+// MigrateToCluster copies the contents of a store to an empty prefix, and returns the number of
+// objects. It continues an interrupted copy.
+func MigrateToCluster(ctx context.Context, cfg Config, st *store.Store, seen *store.Progress) (objects int, err error) {
 	client, err := cfg.connect()
 	if err != nil {
 		return 0, err
@@ -167,7 +167,7 @@ func beginMigration(ctx context.Context, cfg Config, client *clientv3.Client, ma
 	if kv := found(answer, 0); kv != nil && json.Unmarshal(kv.Value, &there) == nil {
 		switch {
 		case there == mark:
-			cfg.Log.Info().Str("prefix", prefix).Msg("going on with a migration that was interrupted")
+			cfg.Log.Info().Str("prefix", prefix).Msg("continuing an interrupted migration")
 			return nil
 		case there.State == underWay:
 			return fmt.Errorf("%s is in use: a migration of another file is under way", prefix)
@@ -204,13 +204,13 @@ func defineKinds(cfg Config, st *store.Store) error {
 			return err
 		}
 		_, name := scheme.NamespacedName(rec.Key)
-		unmarked, err := st.Known("unmarked/" + name)
+		unmarked, err := st.Value("unmarked/" + name)
 		if err != nil {
 			return err
 		}
 		rows = append(rows, kindOf(gjson.ParseBytes(bytes.Clone(rec.JSON)), string(unmarked)))
 	}
-	cfg.Layout.Serve(rows)
+	cfg.Layout.AddResources(rows)
 	return nil
 }
 
@@ -232,7 +232,7 @@ func kindOf(definition gjson.Result, unmarked string) *scheme.Resource {
 		kind = spec.Get("names.kind").String()
 	}
 	row := &scheme.Resource{Kind: kind, Plural: spec.Get("names.plural").String(), Namespaced: spec.Get("scope").String() == "Namespaced",
-		Custom: &scheme.CustomStrategy{StorageVersion: storage, Unmarked: unmarked}}
+		Custom: &scheme.CustomStrategy{StorageVersion: storage, ImplicitVersion: unmarked}}
 	return scheme.GroupVersion(spec.Get("group").String(), storage, row)[0]
 }
 
@@ -277,7 +277,7 @@ func readBatches(ctx context.Context, cfg Config, st *store.Store, batches chan<
 		}
 		objects++
 	}
-	known, err := st.AllKnown()
+	known, err := st.Values()
 	if err != nil {
 		return objects, err
 	}
@@ -303,7 +303,7 @@ func putBatch(ctx context.Context, cfg Config, client *clientv3.Client, batch []
 		switch kv := found(answer, i); {
 		case kv == nil:
 			missing = append(missing, e)
-		case !cfg.Layout.Same(e.of, kv.Value, []byte(e.value)):
+		case !cfg.Layout.Equal(e.of, kv.Value, []byte(e.value)):
 			return inUse(e.key)
 		}
 	}
@@ -338,9 +338,9 @@ func putNew(ctx context.Context, client *clientv3.Client, batch []entry) (*clien
 
 // ---- Into a file
 
-// Filled is the result of ToFile.
-type Filled struct {
-	Objects, LeftOut int   // LeftOut counts keys that are not served here
+// MigrationResult is the result of MigrateToFile.
+type MigrationResult struct {
+	Objects, Skipped int   // Skipped counts keys that are not served here
 	Revision         int64 // the revision of the file, below which everything is compacted
 	// Running reports whether servers were using the cluster. In that case the file's revisions
 	// begin forkBump higher.
@@ -351,8 +351,8 @@ type Filled struct {
 // continue to assign new revisions. A restored backup adds the same number for the same reason.
 const forkBump = 1_000_000_000
 
-// ToFile creates a data file with all objects from an etcd cluster at a single revision.
-func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) (filled Filled, err error) {
+// MigrateToFile creates a data file with all objects from an etcd cluster at a single revision.
+func MigrateToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) (filled MigrationResult, err error) {
 	cfg.Layout.Encryption = cfg.Encryption
 	client, err := cfg.connect()
 	if err != nil {
@@ -378,7 +378,7 @@ func ToFile(ctx context.Context, cfg Config, path string, seen *store.Progress) 
 
 // fillFile writes all objects to the store. Their revisions are higher than any revision that the
 // cluster has assigned, or is expected to assign while the file is in use.
-func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *store.Store, seen *store.Progress) (filled Filled, err error) {
+func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *store.Store, seen *store.Progress) (filled MigrationResult, err error) {
 	prefix := cfg.Layout.Prefix()
 	if filled.Running, err = serversRun(ctx, cfg, client); err != nil {
 		return filled, err
@@ -408,7 +408,7 @@ func fillFile(ctx context.Context, cfg Config, client *clientv3.Client, st *stor
 		if err != nil {
 			return filled, err
 		}
-		filled.Objects, filled.LeftOut = filled.Objects+placed, filled.LeftOut+others
+		filled.Objects, filled.Skipped = filled.Objects+placed, filled.Skipped+others
 		seen.Add(int64(len(page.Kvs)))
 		if more = page.More; more {
 			from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
@@ -433,7 +433,7 @@ func placeAll(ctx context.Context, cfg Config, st *store.Store, kvs []*mvccpb.Ke
 			continue
 		}
 		key, ok := cfg.Layout.StoreKey(string(kv.Key))
-		if !ok || cfg.Layout.Hidden(key) {
+		if !ok || cfg.Layout.IsHidden(key) {
 			others++
 			continue
 		}

@@ -70,7 +70,7 @@ func (c *Cluster) identify(starting context.Context) error {
 		}
 		if why := err.Error(); why != told {
 			told = why
-			c.log.Warn().Err(err).Strs("servers", c.cfg.Servers).Msg("etcd does not answer; trying again")
+			c.log.Warn().Err(err).Strs("servers", c.cfg.Servers).Msg("etcd does not respond; retrying")
 		}
 		rest(ctx, retryAfter)
 	}
@@ -97,7 +97,7 @@ func (c *Cluster) Replica() *store.Replica {
 			kept, _, err := c.keep(ctx, "secrets/"+name, fresh)
 			return kept, err
 		},
-		Last: lastState,
+		Tombstone: lastState,
 	}
 }
 

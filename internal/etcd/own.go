@@ -29,7 +29,7 @@ const settledWithin = time.Second // how long an event waits for the response to
 // An ownWrite is a pending write of this server.
 type ownWrite struct {
 	value  []byte // nil for a deletion
-	stored layout.Stored
+	stored layout.Document
 	author store.Author
 	told   int64 // revision of the event attributed to this write; guarded by ownWrites.mu
 

@@ -108,7 +108,7 @@ func (c *Cluster) prepare(change store.Change) (*proposal, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.own.value, p.own.stored = value, layout.Stored{JSON: change.JSON, RevAt: change.RevAt, Deleting: change.Deleting}
+		p.own.value, p.own.stored = value, layout.Document{JSON: change.JSON, RevAt: change.RevAt, Deleting: change.Deleting}
 		p.op = clientv3.OpPut(key, string(value))
 	}
 	return p, nil
@@ -247,7 +247,7 @@ func (c *Cluster) liveDependency(ctx context.Context, d *dependency, kv *mvccpb.
 	}
 	switch {
 	case !d.isParent:
-		return 0, store.ErrTypeEnding
+		return 0, store.ErrTypeDeleting
 	case kv == nil:
 		return 0, store.ErrParentMissing
 	}

@@ -8,7 +8,7 @@ import (
 
 // A client may invent names without end. The first few are labels, and all others are one.
 func ExampleBounded() {
-	names := exposition.Bounded[string]{Most: 2}
+	names := exposition.Bounded[string]{Max: 2}
 	for _, name := range []string{"kubectl", "helm", "x-1", "kubectl", "x-2"} {
 		label := name
 		if !names.Admits(name) {

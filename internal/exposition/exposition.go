@@ -4,7 +4,7 @@
 //	r := exposition.NewRegistry()
 //	calls := r.Counters("apilet_calls_total", "Calls, by name.", []string{"name"})
 //	running := r.Peak("apiserver_current_inflight_requests", "...", "readOnly")
-//	names := exposition.Bounded[string]{Most: 1024}
+//	names := exposition.Bounded[string]{Max: 1024}
 //	if !names.Admits(name) { name = "other" } // a series is never removed
 package exposition
 
@@ -89,17 +89,17 @@ func (g *PeakGauge) rollLocked(second int64) {
 
 // Bounded is a set that admits a limited number of label values. It is safe for concurrent use.
 type Bounded[T comparable] struct {
-	Most int // maximum number of values
+	Max int // maximum number of values
 
 	mu   sync.Mutex // guards seen
 	seen map[T]bool
 }
 
-// Admits reports whether value is one of the first Most values.
+// Admits reports whether value is one of the first Max values.
 func (b *Bounded[T]) Admits(value T) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.seen[value] || len(b.seen) >= b.Most {
+	if b.seen[value] || len(b.seen) >= b.Max {
 		return b.seen[value]
 	}
 	if b.seen == nil {

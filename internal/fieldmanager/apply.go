@@ -31,9 +31,9 @@ import (
 	"apilet/internal/scheme"
 )
 
-// ManagerOf returns the name of the manager. This is the fieldManager parameter if it is set, or
+// ManagerName returns the name of the manager. This is the fieldManager parameter if it is set, or
 // the first part of the User-Agent.
-func ManagerOf(fieldManager, userAgent string) string {
+func ManagerName(fieldManager, userAgent string) string {
 	if fieldManager != "" {
 		return fieldManager
 	}
@@ -63,11 +63,11 @@ func (o *Manager) Apply(live scheme.Object, body []byte, by Applier) (merged sch
 		return nil, nil, err
 	}
 	if err := bounded.CheckSteps(wanted.Object); err != nil {
-		return nil, nil, apierror.InvalidWhole(o.Kind.GroupKind(), wanted.GetName(), err)
+		return nil, nil, apierror.InvalidObject(o.Kind.GroupKind(), wanted.GetName(), err)
 	}
 	o.ready()
 	merged, ok := o.applyFast(live, wanted, by)
-	if o.Ways.count(ok); ok {
+	if o.Counters.count(ok); ok {
 		return merged, strictErrs, nil
 	}
 	manager, err := o.newManager(by.Subresource, &applyShape{objectShape: objectShape{Manager: o, types: o.types}, wanted: wanted.Object})
@@ -174,7 +174,7 @@ func (o *Manager) Update(old, next scheme.Object, manager, subresource string) e
 		next.SetManagedFields(nil)
 	}
 	entries, ok := o.track(old, next, manager, subresource)
-	if o.Ways.count(ok); ok {
+	if o.Counters.count(ok); ok {
 		next.SetManagedFields(entries)
 		return nil
 	}
@@ -193,10 +193,10 @@ func (o *Manager) ofThisVersion(entries []metav1.ManagedFieldsEntry) bool {
 	return !slices.ContainsFunc(entries, func(e metav1.ManagedFieldsEntry) bool { return e.APIVersion != own || e.FieldsV1 == nil })
 }
 
-// KeepTimes restores the old times in next.managedFields if next and old are otherwise equal, so
+// RestoreTimes restores the old times in next.managedFields if next and old are otherwise equal, so
 // that a write without changes is not stored. The caller must have set default values and all
 // other fields.
-func KeepTimes(old, next scheme.Object) {
+func RestoreTimes(old, next scheme.Object) {
 	entries, before := next.GetManagedFields(), old.GetManagedFields()
 	if len(entries) == 0 || !slices.EqualFunc(entries, before, sameButTime) {
 		return
@@ -257,13 +257,13 @@ func sameButTime(a, b metav1.ManagedFieldsEntry) bool {
 		a.FieldsType == b.FieldsType && bytes.Equal(a.FieldsV1.GetRawBytes(), b.FieldsV1.GetRawBytes())
 }
 
-// ScaleEntries returns a handler to translate between the entries of an object and the entries of
-// the scale subresource. A Scale is an object of another kind with the single field
+// NewScaleHandler returns a handler to translate between the entries of an object and the entries
+// of the scale subresource. A Scale is an object of another kind with the single field
 // spec.replicas. ToSubresource returns the entries of the Scale before a write. After the write,
 // ToParent is called to translate them back. own is the current version of the parent. replicas
-// contains the path of the field in each of the served versions, and the entries of other
-// versions are dropped.
-func ScaleEntries(parent scheme.Object, own schema.GroupVersion, replicas map[string][]string) *managedfields.ScaleHandler {
+// contains the path of the field in each of the served versions, and the entries of other versions
+// are dropped.
+func NewScaleHandler(parent scheme.Object, own schema.GroupVersion, replicas map[string][]string) *managedfields.ScaleHandler {
 	paths := managedfields.ResourcePathMappings{}
 	for version, steps := range replicas {
 		var path fieldpath.Path
@@ -298,7 +298,7 @@ func decodeApply(body []byte) (*unstructured.Unstructured, []error, error) {
 		return nil, nil, apierrors.NewBadRequest("error decoding patch: " + err.Error())
 	}
 	var strictErrs []error
-	for line := range strings.SplitSeq(strings.TrimPrefix(apierror.Shortened(strictErr).Error(), yamlErrors), "\n") {
+	for line := range strings.SplitSeq(strings.TrimPrefix(apierror.TruncateLines(strictErr).Error(), yamlErrors), "\n") {
 		strictErrs = append(strictErrs, errors.New(strings.TrimSpace(line)))
 	}
 	return wanted, strictErrs, nil

@@ -24,7 +24,7 @@ func TestManagerOf(t *testing.T) {
 		{"", "curl", "curl"}, {"", "", ""}, {"", "a\nb\x00c/1", "abc"},
 		{"", strings.Repeat("ä", 100), strings.Repeat("ä", 64)},
 	} {
-		if got := ManagerOf(c[0], c[1]); got != c[2] {
+		if got := ManagerName(c[0], c[1]); got != c[2] {
 			t.Errorf("%q, %q: got %q, want %q", c[0], c[1], got, c[2])
 		}
 	}
@@ -59,12 +59,12 @@ func TestWriteOfNothingKeepsTimes(t *testing.T) {
 	}
 	next := old.DeepCopy()
 	next.ManagedFields[0].Time = &metav1.Time{Time: time.Now().Add(time.Hour)}
-	if KeepTimes(old, next); !equality.Semantic.DeepEqual(old, next) {
+	if RestoreTimes(old, next); !equality.Semantic.DeepEqual(old, next) {
 		t.Errorf("the time moved: %v", next.ManagedFields)
 	}
 	next.ManagedFields[0].Time = &metav1.Time{Time: time.Now().Add(time.Hour)}
 	next.Data["a"] = "2"
-	if KeepTimes(old, next); old.ManagedFields[0].Time.Equal(next.ManagedFields[0].Time) {
+	if RestoreTimes(old, next); old.ManagedFields[0].Time.Equal(next.ManagedFields[0].Time) {
 		t.Errorf("the time of a change was undone")
 	}
 }

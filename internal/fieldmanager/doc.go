@@ -26,7 +26,7 @@
 //	writes except for applies    track.go: two objects compared once along the schema (compare.go, compareany.go), sets of fields (fieldset.go)
 //	an apply that creates the object, or keeps or extends the manager's fields    fastpath.go
 //
-// [Ways] counts how often the library is called.
+// [Counters] counts how often the library is called.
 //
 // Invariants: If a fast path returns a result, it is the same as the result of the library. No
 // entry contains a field that the object lacks. The only exception is an apply of an empty or

@@ -31,8 +31,8 @@ func ExampleManager_Apply() {
 }
 
 // Who names no manager is the program, as it calls itself.
-func ExampleManagerOf() {
-	fmt.Println(fieldmanager.ManagerOf("", "kubectl/v1.33.0 (linux/amd64)"), fieldmanager.ManagerOf("deploy", "kubectl/v1.33.0"))
+func ExampleManagerName() {
+	fmt.Println(fieldmanager.ManagerName("", "kubectl/v1.33.0 (linux/amd64)"), fieldmanager.ManagerName("deploy", "kubectl/v1.33.0"))
 	// Output:
 	// kubectl deploy
 }

@@ -284,8 +284,8 @@ func (tally *shortWays) write(t *testing.T, rnd *rand.Rand, o *Manager, live sch
 	defaults.Set(short) // as the write does, whether or not anything changed
 	defaults.Set(want)
 	if live != nil {
-		KeepTimes(live, short)
-		KeepTimes(live, want)
+		RestoreTimes(live, short)
+		RestoreTimes(live, want)
 	}
 	if got, want := asWritten(t, short), asWritten(t, want); got != want {
 		t.Fatalf("%s\napplied by %+v to\n%s\n%s", mustJSON(t, body), by, before, whereDifferent(got, want))
@@ -387,11 +387,11 @@ func (tally *shortWays) update(t *testing.T, rnd *rand.Rand, o *Manager, live sc
 	if _, err := general.Update(o.orNew(before), o.stamp(other), manager); err != nil {
 		other.SetManagedFields(nil)
 	}
-	o.Ways = &Ways{}
+	o.Counters = &Counters{}
 	if err := o.Update(live, one, manager, sub); err != nil {
 		t.Fatal(err)
 	}
-	tally.updated += int(o.Ways.Short.Load())
+	tally.updated += int(o.Counters.Short.Load())
 	if got, want := asWritten(t, one), asWritten(t, other); got != want {
 		t.Fatalf("%s %q updated\n%s\n%s", manager, sub, text, whereDifferent(got, want))
 	}

@@ -34,9 +34,9 @@ type Manager struct {
 	GoType   reflect.Type            // struct type; nil for a custom resource
 	Versions []string                // Other served apiVersions of the kind. Entries of unknown versions are dropped.
 	// openAPIV3Schema of a custom resource; if nil, lists are atomic and maps are not
-	Schema map[string]any
-	Status bool  // if there is a status subresource, other requests do not own the status
-	Ways   *Ways // counts the writes; may be nil
+	Schema   map[string]any
+	Status   bool      // if there is a status subresource, other requests do not own the status
+	Counters *Counters // counts the writes; may be nil
 
 	// ConvertTo converts a custom resource to another version by a webhook. SchemaOf returns the
 	// openAPIV3Schema of a version. Both are nil if all versions have the same fields.
@@ -262,15 +262,15 @@ func (s *objectShape) New(schema.GroupVersionKind) (runtime.Object, error) {
 	return s.orNew(nil), nil
 }
 
-// Ways counts the writes with tracked fields by the algorithm that handled them.
-type Ways struct {
+// Counters counts the writes with tracked fields by the algorithm that handled them.
+type Counters struct {
 	Short, General atomic.Int64 // writes since the start, by fast path or structured-merge-diff
 }
 
 // Load returns both counters.
-func (w *Ways) Load() (short, general int64) { return w.Short.Load(), w.General.Load() }
+func (w *Counters) Load() (short, general int64) { return w.Short.Load(), w.General.Load() }
 
-func (w *Ways) count(short bool) {
+func (w *Counters) count(short bool) {
 	switch {
 	case w == nil:
 	case short:

@@ -233,7 +233,7 @@ func replayWrite(t *testing.T, o *Manager, before json.RawMessage, w recordedWri
 		t.Errorf("%s: got data %v, want %v", w.ID, a, b)
 	}
 	if old != nil {
-		KeepTimes(old, next)
+		RestoreTimes(old, next)
 	}
 	if old != nil && old.GetResourceVersion() == want.GetResourceVersion() && !equality.Semantic.DeepEqual(old.GetManagedFields(), next.GetManagedFields()) {
 		t.Errorf("%s: times moved without a change", w.ID)
@@ -242,7 +242,7 @@ func replayWrite(t *testing.T, o *Manager, before json.RawMessage, w recordedWri
 }
 
 func replayScale(t *testing.T, old scheme.Object, w recordedWrite) []metav1.ManagedFieldsEntry {
-	handler := ScaleEntries(old, schema.GroupVersion{Group: "apps", Version: "v1"}, map[string][]string{"apps/v1": {"spec", "replicas"}})
+	handler := NewScaleHandler(old, schema.GroupVersion{Group: "apps", Version: "v1"}, map[string][]string{"apps/v1": {"spec", "replicas"}})
 	before, err := handler.ToSubresource()
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ import (
 func everyKind(t testing.TB) map[*Manager]string {
 	kinds := map[*Manager]string{}
 	for _, res := range scheme.Builtins {
-		goType := res.BodyOf("").Wire
+		goType := res.ExpectedBody("").Wire
 		if goType == nil || res.Virtual {
 			continue
 		}
@@ -106,14 +106,14 @@ func writtenBy(t testing.TB, o *Manager, old, next scheme.Object, manager, sub s
 	if _, err := general.Update(o.orNew(before), other, manager); err != nil {
 		t.Fatal(err)
 	}
-	o.Ways = &Ways{}
+	o.Counters = &Counters{}
 	if err := o.Update(old, next, manager, sub); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := asWritten(t, next), asWritten(t, other); got != want {
 		t.Fatal(whereDifferent(got, want))
 	}
-	if o.Ways.Short.Load() != 1 {
+	if o.Counters.Short.Load() != 1 {
 		t.Fatalf("%s %q: the general algorithm was asked", manager, sub)
 	}
 	return asStored(t, o, next)

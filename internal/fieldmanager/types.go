@@ -140,7 +140,7 @@ func (b *typeBuilder) addFields(out *smd.Map, t reflect.Type) {
 		}
 		key := listtypes.TypeName(t) + "." + name
 		field := smd.StructField{Name: name, Type: b.ref(f.Type), Default: listtypes.Defaults[key]}
-		relate(&field.Type, cmp.Or(listtypes.Relations[key], listtypes.OfTags(f.Tag)))
+		relate(&field.Type, cmp.Or(listtypes.Relations[key], listtypes.RelationFromTags(f.Tag)))
 		if field.Default == nil && !strings.Contains(options, "omitempty") && f.Type.Comparable() && field.Type.Inlined.Scalar != nil {
 			field.Default = zeroOf(f.Type)
 		}

@@ -18,7 +18,7 @@ func ExampleDetector() {
 	}
 	for range 400 {
 		at = at.Add(100 * time.Millisecond)
-		d.Notice(rec, 200, at)
+		d.RecordRequest(rec, 200, at)
 	}
 	// Output:
 	// read get configmaps [shop/settings]

@@ -46,8 +46,8 @@ func (d *Detector) updated(r *outcome, key, who uint64) {
 	if len(was)+len(is) > largeMin {
 		was, is = d.narrow(was, is)
 	}
-	rules := changes.Rules{Secret: r.group == "" && r.resource == "secrets", Paths: pathsMax, Value: textMax, Seed: d.seed}
-	list, _, err := rules.Between(was, is)
+	rules := changes.Options{Secret: r.group == "" && r.resource == "secrets", MaxChanges: pathsMax, MaxValueBytes: textMax, Seed: d.seed}
+	list, _, err := rules.Compare(was, is)
 	if err != nil {
 		return
 	}
@@ -138,7 +138,7 @@ func (d *Detector) flipLocked(r *outcome, key, who uint64, list []changes.Change
 	}
 	var worst *path
 	var at *changes.Change
-	var other Who
+	var other Client
 	var addresses []string
 	by, from, address := keptWho(r.who), d.from(r, who), kept(r.from)
 	for i := range list {
@@ -206,7 +206,7 @@ func (p *path) flip(r *outcome, who, from uint64, c *changes.Change) bool {
 }
 
 // flipped adds a flip to the suspect's finding. It starts a finding after enough flips.
-func (s *suspect) flipped(d *Detector, r *outcome, p *path, c *changes.Change, other Who, addresses []string) *Finding {
+func (s *suspect) flipped(d *Detector, r *outcome, p *path, c *changes.Change, other Client, addresses []string) *Finding {
 	if s.found != nil && s.found.Ended == nil {
 		s.found.Times, s.found.Last = s.found.Times+1, r.at.UTC()
 		s.found.add(r)

@@ -2,7 +2,7 @@
 // other's changes, or a client that keeps repeating the same read, write or failure.
 //
 //	d := findings.New(func(f findings.Finding) { log(f) }) // called when a finding begins and when it ends
-//	d.Notice(rec, code, now) // for each request, at its end
+//	d.RecordRequest(rec, code, now) // for each request, at its end
 //	go d.Run(ctx)            // sweeps periodically: a finding not seen for a minute has ended
 //
 //	kind      clients   activity                                          detected after
@@ -25,7 +25,7 @@
 // objects that two clients have written in turns, and only for a limited number of bytes per
 // second.
 //
-// Invariants: the use of memory and the time for each call are bounded. Notice is safe for
+// Invariants: the use of memory and the time for each call are bounded. RecordRequest is safe for
 // concurrent use. Apart from the ticker in Run, all times are passed in by the caller.
 package findings
 
@@ -66,8 +66,8 @@ const (
 	sweepEvery = 10 * time.Second
 )
 
-// Who identifies a client by the name of its user, its user agent and its field manager.
-type Who struct {
+// Client identifies a client by the name of its user, its user agent and its field manager.
+type Client struct {
 	User  string `json:"user"`
 	Agent string `json:"agent,omitempty"`
 	// Manager is empty unless the request named it. Otherwise it follows from the agent.
@@ -78,7 +78,7 @@ type Who struct {
 type outcome struct {
 	at   time.Time
 	took time.Duration
-	who  Who
+	who  Client
 	from string // address of the client; "" if unknown
 
 	// get, list, watch, create, update, patch or delete; other verbs are ignored
@@ -105,7 +105,7 @@ type Finding struct {
 	Last  time.Time  `json:"last"`
 	Ended *time.Time `json:"ended,omitempty"`
 	Times int64      `json:"times"`
-	Who   []Who      `json:"who"`
+	Who   []Client   `json:"who"`
 	// From holds the two addresses if the clients differ only in them.
 	From  []string `json:"from,omitempty"`
 	Verb  string   `json:"verb"`
@@ -185,11 +185,11 @@ func (rs *revisions) add(r *outcome) {
 
 // beginLocked starts a finding with a request. It returns nil if there are too many findings. The
 // caller must hold mu.
-func (d *Detector) beginLocked(kind string, r *outcome, e evidence, others ...Who) *Finding {
+func (d *Detector) beginLocked(kind string, r *outcome, e evidence, others ...Client) *Finding {
 	if len(d.active) >= activeMax {
 		return nil
 	}
-	f := &Finding{Kind: kind, Since: e.since.UTC(), Last: r.at.UTC(), Times: e.times, Who: append([]Who{keptWho(r.who)}, others...), Verb: r.verb, Group: kept(r.group), Namespace: kept(r.namespace),
+	f := &Finding{Kind: kind, Since: e.since.UTC(), Last: r.at.UTC(), Times: e.times, Who: append([]Client{keptWho(r.who)}, others...), Verb: r.verb, Group: kept(r.group), Namespace: kept(r.namespace),
 		Resource: kept(r.resource), Subresource: kept(r.subresource), Selector: kept(r.selector), revs: e.revs}
 	f.add(r)
 	d.active = append(d.active, f)
@@ -223,7 +223,7 @@ func kept(text string) string {
 	return strings.Clone(text)
 }
 
-func keptWho(w Who) Who { return Who{kept(w.User), kept(w.Agent), kept(w.Manager)} }
+func keptWho(w Client) Client { return Client{kept(w.User), kept(w.Agent), kept(w.Manager)} }
 
 // tell calls told for each finding. The caller must not hold mu.
 func (d *Detector) tell(news ...Finding) {
@@ -319,7 +319,7 @@ type path struct {
 	before   uint64 // client and address of the previous change
 	address  string
 	old, new uint64 // hashes of the old and new value
-	by       Who
+	by       Client
 	flips    int64
 	alike    bool // the last two clients only differ in their address
 	revs     revisions
@@ -356,7 +356,7 @@ type object struct {
 
 // A pair describes an object that is deleted by one client and created by another.
 type pair struct {
-	deleter Who
+	deleter Client
 	since   time.Time
 	revs    revisions
 	found   *Finding

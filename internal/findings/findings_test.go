@@ -13,8 +13,8 @@ import (
 )
 
 var (
-	alice = Who{User: "alice", Agent: "alice/1.0"}
-	bob   = Who{User: "bob", Agent: "bob/1.0", Manager: "bob"}
+	alice = Client{User: "alice", Agent: "alice/1.0"}
+	bob   = Client{User: "bob", Agent: "bob/1.0", Manager: "bob"}
 )
 
 // A world is a detector with a clock and a log.
@@ -58,7 +58,7 @@ func doc(replicas, rev int) []byte {
 	return fmt.Appendf(nil, `{"metadata":{"name":"web","resourceVersion":"%d","managedFields":[{"time":"%d"}]},"spec":{"replicas":%d,"other":true},"status":{"seen":%d}}`, rev, rev, replicas, rev)
 }
 
-func update(who Who, from, to, rev int) outcome {
+func update(who Client, from, to, rev int) outcome {
 	return outcome{who: who, verb: "update", group: "apps", resource: "deployments", namespace: "shop", name: "web", code: 200, wrote: true,
 		old: int64(rev - 1), new: int64(rev), was: doc(from, rev-1), is: doc(to, rev)}
 }
@@ -84,13 +84,13 @@ func large(doc []byte, letter string) []byte {
 	return append(fmt.Appendf(nil, `{"data":{"text":"%s","list":[%s1]},`, strings.Repeat(letter, 350_000), list), doc[1:]...)
 }
 
-func get(who Who, name string) outcome {
+func get(who Client, name string) outcome {
 	return outcome{who: who, verb: "get", resource: "pods", namespace: "shop", name: name, code: 200}
 }
 
 func TestFindings(t *testing.T) {
 	t.Parallel()
-	write := func(verb string, old, new int64, who Who) outcome {
+	write := func(verb string, old, new int64, who Client) outcome {
 		return outcome{who: who, verb: verb, resource: "configmaps", namespace: "shop", name: "c", code: 200, wrote: true, old: old, new: new}
 	}
 	comesAndGoes := func(i int) outcome {
@@ -144,7 +144,7 @@ func TestFindings(t *testing.T) {
 		}},
 		{"two count", 100 * time.Millisecond, time.Minute, func(i int) outcome {
 			r := update(alice, i, i+1, i+10)
-			r.who = []Who{alice, bob}[i%2]
+			r.who = []Client{alice, bob}[i%2]
 			return r
 		}, "", nil},
 		{"nothing is changed", 500 * time.Millisecond, time.Minute, func(int) outcome { return write("patch", 7, 7, alice) }, NoOp,
@@ -182,7 +182,7 @@ func TestFindings(t *testing.T) {
 		}, "", nil},
 		{"what comes again", time.Second, time.Minute, comesAndGoes, Recreate, func(f Finding) bool { return f.Who[0] == alice && f.Who[1] == bob && len(f.Revisions) > 0 }},
 		{"a test that creates and deletes", time.Second, time.Minute, func(i int) outcome { r := comesAndGoes(i); r.who = alice; return r }, "", nil},
-		{"strangers", 10 * time.Millisecond, time.Minute, func(int) outcome { return get(Who{Agent: "x"}, "p") }, "", nil},
+		{"strangers", 10 * time.Millisecond, time.Minute, func(int) outcome { return get(Client{Agent: "x"}, "p") }, "", nil},
 		{"too many requests", 10 * time.Millisecond, time.Minute, func(int) outcome { r := get(alice, "p"); r.code = 429; return r }, "", nil},
 	} {
 		w := newWorld()
@@ -226,7 +226,7 @@ func TestFightOverASecret(t *testing.T) {
 		body := func(i int) []byte {
 			return fmt.Appendf(nil, `{"metadata":{"name":"s"},"data":{"p":"%s"}}`, values[i%2])
 		}
-		return outcome{who: []Who{alice, bob}[i%2], verb: "update", resource: "secrets", namespace: "shop", name: "s", code: 200, wrote: true,
+		return outcome{who: []Client{alice, bob}[i%2], verb: "update", resource: "secrets", namespace: "shop", name: "s", code: 200, wrote: true,
 			old: int64(i + 1), new: int64(i + 2), was: body(i), is: body(i + 1)}
 	})
 	if w.kinds() != Fight || w.told[0].Paths[0] != ".data.p" || string(w.told[0].Values[0]) != `"***"` || string(w.told[0].Values[1]) != `"***"` {
@@ -324,7 +324,7 @@ func FuzzObserve(f *testing.F) {
 	f.Fuzz(func(t *testing.T, verb, name string, code int, old, new int64, was, is string, times uint8) {
 		w := newWorld()
 		w.every(time.Second, time.Duration(times)*time.Second, func(i int) outcome {
-			r := outcome{who: []Who{alice, bob}[i%2], verb: verb, resource: "x", name: name, code: code, wrote: true, old: old, new: new, was: []byte(was), is: []byte(is)}
+			r := outcome{who: []Client{alice, bob}[i%2], verb: verb, resource: "x", name: name, code: code, wrote: true, old: old, new: new, was: []byte(was), is: []byte(is)}
 			if i%2 == 0 {
 				r.was, r.is = r.is, r.was
 			}

@@ -27,13 +27,14 @@ import (
 // Path is the path of the endpoint.
 const Path = "/debug/findings"
 
-// Notice must be called after each request with its record and the status code of the response.
-func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
+// RecordRequest must be called after each request with its record and the status code of the
+// response.
+func (d *Detector) RecordRequest(rec *request.Request, code int, at time.Time) {
 	info := &rec.Info
 	if d == nil || !info.ResourceRequest {
 		return
 	}
-	q := outcome{at: at, took: at.Sub(rec.Received), who: Who{rec.User.Name, rec.Agent, rec.Manager}, from: rec.Remote, verb: info.Verb, group: info.Group, resource: info.Resource,
+	q := outcome{at: at, took: at.Sub(rec.Received), who: Client{rec.User.Name, rec.Agent, rec.Manager}, from: rec.Remote, verb: info.Verb, group: info.Group, resource: info.Resource,
 		subresource: info.Subresource, namespace: info.Namespace, name: info.Name, code: code}
 	switch info.Verb {
 	case "list", "watch":
@@ -46,7 +47,7 @@ func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
 		}
 	case "create", "update", "patch", "delete":
 		if w := &rec.Written; w.Done {
-			q.wrote, q.old, q.new, q.was, q.is = true, w.Old, w.New, w.Was, w.Is
+			q.wrote, q.old, q.new, q.was, q.is = true, w.Old, w.New, w.Before, w.After
 			q.name = w.Key[strings.LastIndexByte(w.Key, '/')+1:]
 		} else if q.name == "" {
 			q.name = rec.Sent.Name
@@ -60,11 +61,11 @@ func (d *Detector) Notice(rec *request.Request, code int, at time.Time) {
 
 // Rights are the current authorization rules.
 type Rights struct {
-	May         func(request.User, request.Info) bool // reports whether the user is authorized for the request
-	MayAnything func(request.User) bool               // reports whether the user may list any resource
+	Authorize  func(request.User, request.Info) bool // reports whether the user is authorized for the request
+	MayListAny func(request.User) bool               // reports whether the user may list any resource
 
 	// returns the time from which on the user may see the requested objects
-	Since func(request.User, request.Info) time.Time
+	VisibleSince func(request.User, request.Info) time.Time
 }
 
 // Serve serves GET /debug/findings. It returns current findings first and then ended findings, both
@@ -72,7 +73,7 @@ type Rights struct {
 func (d *Detector) Serve(w http.ResponseWriter, r *http.Request, rights Rights) {
 	rec := request.From(r.Context())
 	user, decision := rec.User, request.Allowed
-	if !rights.MayAnything(user) {
+	if !rights.MayListAny(user) {
 		decision = request.Forbidden
 	}
 	rec.Decision, rec.Reason = decision, "of each finding, whoever may list what it is about"
@@ -89,7 +90,7 @@ func (d *Detector) Serve(w http.ResponseWriter, r *http.Request, rights Rights) 
 		if f.Group == "" {
 			info.APIPrefix = "api"
 		}
-		return !rights.May(user, info) || f.Since.Before(rights.Since(user, info))
+		return !rights.Authorize(user, info) || f.Since.Before(rights.VisibleSince(user, info))
 	})
 	body, err := json.MarshalIndent(map[string]any{"items": list}, "", "  ")
 	if err != nil {
@@ -115,8 +116,8 @@ func (d *Detector) Collect(ch chan<- prometheus.Metric) {
 
 // ---- Log
 
-// Logged returns a callback for New that logs findings.
-func Logged(log zerolog.Logger) func(Finding) {
+// LogTo returns a callback for New that logs findings.
+func LogTo(log zerolog.Logger) func(Finding) {
 	return func(f Finding) {
 		if f.Ended != nil {
 			log.Info().Str("kind", f.Kind).Int64("times", f.Times).Msg("resolved: " + f.String())
@@ -181,7 +182,7 @@ func (f *Finding) values() string {
 }
 
 // String returns the manager or the program, and the user.
-func (w Who) String() string {
+func (w Client) String() string {
 	program := w.Manager
 	if program == "" {
 		program, _, _ = strings.Cut(w.Agent, "/")

@@ -45,16 +45,16 @@ const (
 	longestWait = time.Second // limit of the expected running time of a request
 )
 
-// An Auto adjusts the seats of a dispatcher to the capacity of the machine.
-type Auto struct {
+// A SeatTuner adjusts the seats of a dispatcher to the capacity of the machine.
+type SeatTuner struct {
 	dispatcher *Dispatcher
 	controller *autoseats.Controller
 	// Commits returns the cumulative histogram of the store's commit durations in seconds. It may
 	// be nil.
 	Commits func() (bounds []float64, counts []int64)
-	// Changed is called if the number of seats has changed by more than a quarter, at most once per
-	// minute. It may be nil.
-	Changed func(from, to int, state autoseats.State)
+	// OnChange is called if the number of seats has changed by more than a quarter, at most once
+	// per minute. It may be nil.
+	OnChange func(from, to int, state autoseats.State)
 
 	told     int
 	toldAt   time.Time
@@ -63,13 +63,13 @@ type Auto struct {
 	finished []int64  // commit counts at the last tick
 }
 
-// NewAuto returns a dispatcher whose initial number of seats depends on the number of processors.
-// The caller must call Run to start the adjustment.
-func NewAuto(timeout time.Duration) (*Dispatcher, *Auto) {
+// NewAutoDispatcher returns a dispatcher whose initial number of seats depends on the number of
+// processors. The caller must call Run to start the adjustment.
+func NewAutoDispatcher(timeout time.Duration) (*Dispatcher, *SeatTuner) {
 	cores := runtime.GOMAXPROCS(0)
-	c := autoseats.New(autoseats.Bounds{Cores: cores, Least: max(leastSeats, cores), Most: max(mostSeats, 4*cores)})
+	c := autoseats.New(autoseats.Bounds{Cores: cores, MinSeats: max(leastSeats, cores), MaxSeats: max(mostSeats, 4*cores)})
 	d := NewDispatcher(1, timeout)
-	a := &Auto{dispatcher: d, controller: c, told: c.State().Seats, delays: []metrics.Sample{{Name: runQueue}}}
+	a := &SeatTuner{dispatcher: d, controller: c, told: c.State().Seats, delays: []metrics.Sample{{Name: runQueue}}}
 	d.mu.Lock()
 	d.period = autoLending
 	d.mu.Unlock()
@@ -78,13 +78,13 @@ func NewAuto(timeout time.Duration) (*Dispatcher, *Auto) {
 }
 
 // state returns the state of the controller.
-func (a *Auto) state() autoseats.State { return a.controller.State() }
+func (a *SeatTuner) state() autoseats.State { return a.controller.State() }
 
 // Metrics returns the collector for the metrics of the controller.
-func (a *Auto) Metrics() *autoseats.Controller { return a.controller }
+func (a *SeatTuner) Metrics() *autoseats.Controller { return a.controller }
 
 // Run samples and adjusts the seats periodically until ctx is done.
-func (a *Auto) Run(ctx context.Context) {
+func (a *SeatTuner) Run(ctx context.Context) {
 	tick := time.NewTicker(autoPeriod)
 	defer tick.Stop()
 	last := time.Now()
@@ -103,14 +103,14 @@ func (a *Auto) Run(ctx context.Context) {
 	}
 }
 
-func (a *Auto) sample(now time.Time, dt time.Duration) autoseats.Sample {
+func (a *SeatTuner) sample(now time.Time, dt time.Duration) autoseats.Sample {
 	held, pressed := a.dispatcher.takeUse()
-	return autoseats.Sample{Now: now, InUse: held.Seconds() / max(dt, time.Millisecond).Seconds(), Pressed: pressed > dt/2,
+	return autoseats.Sample{Now: now, InUse: held.Seconds() / max(dt, time.Millisecond).Seconds(), Saturated: pressed > dt/2,
 		RunDelay: a.runDelay(), Commit: a.commit()}
 }
 
 // runDelay returns the 90th percentile of the waits for a processor since the last call.
-func (a *Auto) runDelay() time.Duration {
+func (a *SeatTuner) runDelay() time.Duration {
 	metrics.Read(a.delays)
 	if a.delays[0].Value.Kind() != metrics.KindFloat64Histogram {
 		return 0
@@ -121,7 +121,7 @@ func (a *Auto) runDelay() time.Duration {
 }
 
 // commit returns the median of the commit durations since the last call.
-func (a *Auto) commit() time.Duration {
+func (a *SeatTuner) commit() time.Duration {
 	if a.Commits == nil {
 		return 0
 	}
@@ -161,29 +161,29 @@ func atQuantile[T int64 | uint64](q float64, counts []T, bounds []float64) time.
 	return 0
 }
 
-func (a *Auto) tell(now time.Time, seats int) {
+func (a *SeatTuner) tell(now time.Time, seats int) {
 	change := math.Abs(float64(seats-a.told)) / float64(a.told)
 	state := a.state()
-	if change <= tellChange || now.Sub(a.toldAt) < tellPeriod || state.Probing || a.Changed == nil {
+	if change <= tellChange || now.Sub(a.toldAt) < tellPeriod || state.Probing || a.OnChange == nil {
 		return
 	}
-	a.Changed(a.told, seats, state)
+	a.OnChange(a.told, seats, state)
 	a.told, a.toldAt = seats, now
 }
 
 // Done records the cost of a finished request. The time of the store's commit, and the time
 // elsewhere (waiting for the client or a webhook), are not part of the service time.
-func (a *Auto) Done(t *Ticket, class uint64, ran, commit, elsewhere time.Duration) {
+func (a *SeatTuner) Done(t *Ticket, class uint64, ran, commit, elsewhere time.Duration) {
 	commit = min(commit, ran)
 	elsewhere = min(elsewhere, ran-commit)
 	a.controller.Done(autoseats.Outcome{Class: class, Seats: t.width, Estimated: t.est.plain, Started: t.Started, Service: ran - commit - elsewhere, Commit: commit,
-		Elsewhere: elsewhere})
+		ExternalWait: elsewhere})
 }
 
-// Learn corrects an estimate by the measured costs of earlier requests of the class.
-func (a *Auto) Learn(class uint64, list bool, est *Estimate) {
-	seats, likely := a.controller.Learned(class, est.InitialSeats)
-	est.Likely = min(likely, longestWait)
+// CorrectEstimate corrects an estimate by the measured costs of earlier requests of the class.
+func (a *SeatTuner) CorrectEstimate(class uint64, list bool, est *Estimate) {
+	seats, likely := a.controller.CorrectSeats(class, est.InitialSeats)
+	est.ExpectedDuration = min(likely, longestWait)
 	if list {
 		est.plain = est.InitialSeats
 		est.InitialSeats = seats
@@ -191,12 +191,12 @@ func (a *Auto) Learn(class uint64, list bool, est *Estimate) {
 }
 
 // Dump writes the debug page dump_seats.
-func (a *Auto) Dump(w io.Writer) {
+func (a *SeatTuner) Dump(w io.Writer) {
 	s := a.state()
 	table := dumpTable{tabwriter.NewWriter(w, 8, 0, 1, ' ', 0)}
 	table.row("Seats", "InUse", "Goodput", "Efficiency", "Headroom", "RunDelay", "Commit", "CalmCommit", "Probing", "Probes", "Classes")
 	two := func(x float64) string { return fmt.Sprintf("%.2f", x) }
-	table.row(s.Seats, two(s.InUse), two(s.Goodput), two(s.Efficiency), two(s.Headroom), s.RunDelay, s.Commit, s.CalmCommit, s.Probing, s.Probes, s.Classes)
+	table.row(s.Seats, two(s.InUse), two(s.Goodput), two(s.Efficiency), two(s.Headroom), s.RunDelay, s.Commit, s.IdleCommit, s.Probing, s.Probes, s.Classes)
 	_ = table.Flush()
 }
 
@@ -271,9 +271,9 @@ func (d *Dispatcher) keepLocked() float64 {
 	return math.Pow(smoothing, d.period.Seconds()/adjustPeriod.Seconds())
 }
 
-// Plain returns the estimated number of seats before the correction by experience, or 0 if there
-// was no correction.
-func (t *Ticket) Plain() int { return t.est.plain }
+// UncorrectedSeats returns the estimated number of seats before the correction by experience, or 0
+// if there was no correction.
+func (t *Ticket) UncorrectedSeats() int { return t.est.plain }
 
 // WorkClass returns a hash that is equal for similar requests, whose running times are learned
 // together. They have the same words (such as verb and resource) and the same flags, and a similar

@@ -26,7 +26,7 @@ func (d *Dispatcher) nominals() (sum int, byName map[string]int) {
 func TestSeatsThatFollowTheMachineSumUp(t *testing.T) {
 	t.Parallel()
 	objs := freshServer()
-	d, _ := NewAuto(time.Minute)
+	d, _ := NewAutoDispatcher(time.Minute)
 	d.Configure(objs.Schemas, objs.Levels)
 	for seats := 7; seats <= 600; seats++ {
 		d.setSeats(seats)
@@ -53,7 +53,7 @@ func TestSeatsThatFollowTheMachineSumUp(t *testing.T) {
 }
 
 // crowd is a server whose clients ask again as soon as they are answered; every request takes as long as take says.
-func crowd(ctx context.Context, d *Dispatcher, a *Auto, clients int, take func() (ran, elsewhere time.Duration)) (wait func()) {
+func crowd(ctx context.Context, d *Dispatcher, a *SeatTuner, clients int, take func() (ran, elsewhere time.Duration)) (wait func()) {
 	var wg sync.WaitGroup
 	dig := Digest{User: "system:serviceaccount:a:b", Groups: []string{"system:serviceaccounts", "system:authenticated"}, ResourceRequest: true,
 		Verb: "create", Version: "v1", Resource: "configmaps", Namespace: "a"}
@@ -78,11 +78,11 @@ func TestSeatsFollowWhatRequestsTake(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		objs := freshServer()
-		d, a := NewAuto(time.Minute)
+		d, a := NewAutoDispatcher(time.Minute)
 		a.delays = []metrics.Sample{{Name: "/none"}} // those of this test's process are not the simulated server's
 		d.Configure(objs.Schemas, objs.Levels)
 		var told []string
-		a.Changed = func(from, to int, _ autoseats.State) {
+		a.OnChange = func(from, to int, _ autoseats.State) {
 			told = append(told, fmt.Sprint(time.Now().Format("05"), " ", to > from))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -119,7 +119,7 @@ func TestSeatsStayFewWhereRequestsOnlyQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		objs := freshServer()
-		d, a := NewAuto(time.Minute)
+		d, a := NewAutoDispatcher(time.Minute)
 		a.delays = []metrics.Sample{{Name: "/none"}}
 		d.Configure(objs.Schemas, objs.Levels)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -171,19 +171,19 @@ func TestQuantileOfCounts(t *testing.T) {
 // A LIST that takes four times as long for each of its seats as others do is estimated as wider, and likely to take what it took.
 func TestEstimatesLearn(t *testing.T) {
 	t.Parallel()
-	_, a := NewAuto(time.Minute)
+	_, a := NewAutoDispatcher(time.Minute)
 	start := time.Unix(1000, 0)
 	a.controller.Tick(autoseats.Sample{Now: start}) // nobody waits: what is seen from now on is calm
 	for range 400 {
 		start = start.Add(time.Second)
 		a.controller.Done(autoseats.Outcome{Class: 1, Seats: 10, Estimated: 10, Started: start, Service: 10 * time.Millisecond})
 		a.controller.Done(autoseats.Outcome{Class: 2, Seats: 10, Estimated: 10, Started: start, Service: 40 * time.Millisecond})
-		a.controller.Done(autoseats.Outcome{Class: 3, Seats: 1, Started: start, Service: time.Millisecond, Elsewhere: time.Minute})
+		a.controller.Done(autoseats.Outcome{Class: 3, Seats: 1, Started: start, Service: time.Millisecond, ExternalWait: time.Minute})
 	}
 	seats := func(class uint64) (n int, likely time.Duration) {
 		est := Estimate{InitialSeats: 10}
-		a.Learn(class, true, &est)
-		return est.InitialSeats, est.Likely
+		a.CorrectEstimate(class, true, &est)
+		return est.InitialSeats, est.ExpectedDuration
 	}
 	small, _ := seats(1)
 	large, likely := seats(2)
@@ -194,7 +194,7 @@ func TestEstimatesLearn(t *testing.T) {
 		t.Errorf("of what nobody has seen: %d, %v", n, likely)
 	}
 	est := Estimate{InitialSeats: 1}
-	if a.Learn(3, false, &est); est.InitialSeats != 1 || est.Likely != longestWait {
+	if a.CorrectEstimate(3, false, &est); est.InitialSeats != 1 || est.ExpectedDuration != longestWait {
 		t.Errorf("a create that a webhook delays is estimated at %+v", est)
 	}
 }

@@ -10,7 +10,7 @@ import (
 // Requests that take as long in a crowd as alone need more seats; requests that take longer in it do not.
 func Example_autoseats() {
 	for _, each := range []time.Duration{20 * time.Millisecond, 400 * time.Millisecond} {
-		c := autoseats.New(autoseats.Bounds{Cores: 2, Least: 8, Most: 600})
+		c := autoseats.New(autoseats.Bounds{Cores: 2, MinSeats: 8, MaxSeats: 600})
 		now := time.Date(2026, time.November, 1, 12, 0, 0, 0, time.UTC)
 		for range 20 { // in calm: what a list usually takes is learned
 			now = now.Add(250 * time.Millisecond)
@@ -24,7 +24,7 @@ func Example_autoseats() {
 			for range 20 {
 				c.Done(autoseats.Outcome{Class: 1, Seats: 1, Started: now.Add(-each), Service: each})
 			}
-			seats = c.Tick(autoseats.Sample{Now: now, InUse: inUse, Pressed: true})
+			seats = c.Tick(autoseats.Sample{Now: now, InUse: inUse, Saturated: true})
 		}
 		fmt.Println(each, "more seats:", seats > first)
 	}

@@ -67,10 +67,10 @@ func ExamplePacer() {
 }
 
 // A schema that names a level which is not there gets a condition that says so.
-func ExampleDangling() {
+func ExampleDanglingConditions() {
 	objects := flowcontrol.MandatoryObjects()
 	objects.Schemas[0].Spec.PriorityLevelConfiguration.Name = "nowhere"
-	for name, condition := range flowcontrol.Dangling(objects, time.Now()) {
+	for name, condition := range flowcontrol.DanglingConditions(objects, time.Now()) {
 		fmt.Println(name, condition.Type, condition.Status)
 	}
 	// Unordered output:

@@ -689,9 +689,9 @@ func maintain[T interface {
 	return todo
 }
 
-// Dangling returns the missing status conditions by the name of the schema. The condition of a
-// schema states whether its priority level exists.
-func Dangling(objs Objects, now time.Time) map[string]flowcontrolv1.FlowSchemaCondition {
+// DanglingConditions returns the missing status conditions by the name of the schema. The condition
+// of a schema states whether its priority level exists.
+func DanglingConditions(objs Objects, now time.Time) map[string]flowcontrolv1.FlowSchemaCondition {
 	missing := map[string]flowcontrolv1.FlowSchemaCondition{}
 	usableLevels := map[string]bool{}
 	for _, level := range WithMandatory(objs).Levels {

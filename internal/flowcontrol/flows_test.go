@@ -273,7 +273,7 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 func TestDanglingConditions(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	objs := Objects{Schemas: schemasOf(kubetest.SchemaFor("here", "*"), kubetest.SchemaFor("gone", "*"), kubetest.SchemaFor("exempt", "*")), Levels: levelsOf(kubetest.LimitedLevel("here", 1, 1, 1, 1))}
-	got := Dangling(objs, now)
+	got := DanglingConditions(objs, now)
 	for name, want := range map[string]string{
 		"here":   `False Found This FlowSchema references the PriorityLevelConfiguration object named "here" and it exists`,
 		"gone":   `True NotFound This FlowSchema references the PriorityLevelConfiguration object named "gone" but there is no such object`,
@@ -286,11 +286,11 @@ func TestDanglingConditions(t *testing.T) {
 		schema := objs.Schemas[slices.IndexFunc(objs.Schemas, func(obj *flowcontrolv1.FlowSchema) bool { return obj.Name == name })]
 		schema.Status.Conditions = append(schema.Status.Conditions, c)
 	}
-	if again := Dangling(objs, now.Add(time.Hour)); len(again) != 0 {
+	if again := DanglingConditions(objs, now.Add(time.Hour)); len(again) != 0 {
 		t.Errorf("nothing has changed, but: %v", again)
 	}
 	objs.Levels = append(objs.Levels, kubetest.LimitedLevel("gone", 1, 1, 1, 1))
-	if again := Dangling(objs, now); len(again) != 1 || again["gone"].Status != flowcontrolv1.ConditionFalse {
+	if again := DanglingConditions(objs, now); len(again) != 1 || again["gone"].Status != flowcontrolv1.ConditionFalse {
 		t.Errorf("the level came, but: %v", again)
 	}
 }

@@ -112,14 +112,14 @@ type Estimate struct {
 	Mutating                 bool          // value of the metrics' label request_kind
 	Watchers                 int           // number of watchers that receive the change; -1 if unknown
 	// the InitialSeats of a LIST before correction, or 0 if there was no correction
-	plain  int
-	Likely time.Duration // expected running time; 0 if unknown
+	plain            int
+	ExpectedDuration time.Duration // expected running time; 0 if unknown
 }
 
 func (est Estimate) seats() int { return max(est.InitialSeats, est.FinalSeats) }
 
 func (est Estimate) work() time.Duration {
-	return time.Duration(est.InitialSeats)*cmp.Or(est.Likely, guessedTime) + time.Duration(est.FinalSeats)*est.Tail
+	return time.Duration(est.InitialSeats)*cmp.Or(est.ExpectedDuration, guessedTime) + time.Duration(est.FinalSeats)*est.Tail
 }
 
 // within limits the estimate to the given number of seats (0 means no limit). A narrower tail lasts
@@ -153,7 +153,7 @@ type Dispatcher struct {
 	wanted   []*flowcontrolv1.FlowSchema
 	shapes   []*flowcontrolv1.PriorityLevelConfiguration
 	seats    int               // seats that are divided among the levels
-	carried  int               // the number of seats set by an Auto, or 0 if there is none
+	carried  int               // the number of seats set by an SeatTuner, or 0 if there is none
 	period   time.Duration     // how often levels lend seats
 	levels   map[string]*Level // by name
 	fairFrac float64
@@ -788,7 +788,7 @@ func (l *Level) seatLocked(t *Ticket) {
 		return
 	}
 	l.settleLocked(t.flow)
-	t.promise = time.Duration(t.width) * cmp.Or(t.est.Likely, l.usual)
+	t.promise = time.Duration(t.width) * cmp.Or(t.est.ExpectedDuration, l.usual)
 	t.flow.promised += t.promise
 	t.flow.seats += t.width
 	t.queue.held += t.width

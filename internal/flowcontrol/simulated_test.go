@@ -121,7 +121,7 @@ func TestQueueThatIsNotForAProcessor(t *testing.T) {
 // Where other programs take the processors the run queue is long as well, but requests take what they take: fewer seats would not help.
 func TestProcessorsThatOthersTake(t *testing.T) {
 	t.Parallel()
-	c := autoseats.New(autoseats.Bounds{Cores: 2, Least: 7, Most: 600})
+	c := autoseats.New(autoseats.Bounds{Cores: 2, MinSeats: 7, MaxSeats: 600})
 	now := time.Unix(1000, 0)
 	for range 100 {
 		now = now.Add(250 * time.Millisecond)
@@ -129,7 +129,7 @@ func TestProcessorsThatOthersTake(t *testing.T) {
 		for range 10 {
 			c.Done(autoseats.Outcome{Class: 1, Seats: 1, Started: now.Add(-10 * time.Millisecond), Service: time.Millisecond, Commit: 9 * time.Millisecond})
 		}
-		c.Tick(autoseats.Sample{Now: now, InUse: float64(n), Pressed: true, RunDelay: 50 * time.Millisecond, Commit: 5 * time.Millisecond})
+		c.Tick(autoseats.Sample{Now: now, InUse: float64(n), Saturated: true, RunDelay: 50 * time.Millisecond, Commit: 5 * time.Millisecond})
 	}
 	if n := c.State().Seats; n < 16 {
 		t.Errorf("%d seats, though requests take no longer for more of them", n)
@@ -139,15 +139,15 @@ func TestProcessorsThatOthersTake(t *testing.T) {
 // An idle night leaves the seats as few as a start does.
 func TestIdleServerForgetsSurplus(t *testing.T) {
 	t.Parallel()
-	c := autoseats.New(autoseats.Bounds{Cores: 2, Least: 7, Most: 600})
+	c := autoseats.New(autoseats.Bounds{Cores: 2, MinSeats: 7, MaxSeats: 600})
 	now := time.Unix(1000, 0)
 	for range 100 { // webhooks: seats are in use, and nothing is crowded
 		now = now.Add(250 * time.Millisecond)
 		n := c.State().Seats
 		for range 10 {
-			c.Done(autoseats.Outcome{Class: 1, Seats: 1, Started: now.Add(-time.Second), Service: time.Millisecond, Elsewhere: time.Second})
+			c.Done(autoseats.Outcome{Class: 1, Seats: 1, Started: now.Add(-time.Second), Service: time.Millisecond, ExternalWait: time.Second})
 		}
-		c.Tick(autoseats.Sample{Now: now, InUse: float64(n), Pressed: true})
+		c.Tick(autoseats.Sample{Now: now, InUse: float64(n), Saturated: true})
 	}
 	if n := c.State().Seats; n < 300 {
 		t.Errorf("%d seats while all wait for others, want hundreds", n)

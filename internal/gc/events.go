@@ -105,7 +105,7 @@ func (rp *reaper) reportInvalidNamespace(ctx context.Context, it *item, referenc
 
 // ownerElsewhere reports whether the owner that a reference names exists in any namespace but one.
 func (rp *reaper) ownerElsewhere(owner *scheme.Resource, except string, ref *metav1.OwnerReference) (bool, error) {
-	for rec, err := range rp.gc.Store.All(store.Span{Prefix: NamespaceRange, Sound: true}) {
+	for rec, err := range rp.gc.Store.All(store.Span{Prefix: NamespacePrefix, SkipDamaged: true}) {
 		if err != nil {
 			return false, err
 		}

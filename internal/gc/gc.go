@@ -12,7 +12,7 @@
 //	an Event older than --event-ttl                 delete it
 //	a dependent whose owner is in another namespace write a Warning event for the dependent, and treat the owner as absent
 //
-//	col := &gc.Collector{Store: st, Maintenance: up, Types: reg, Writer: wr, EventTTL: time.Hour, Grace: gc.NamespaceGrace, Stands: troubles.Tell}
+//	col := &gc.Collector{Store: st, Maintenance: up, Types: reg, Writer: wr, EventTTL: time.Hour, Grace: gc.NamespaceGrace, Report: logonce.Report}
 //	go col.Run(ctx)
 //
 // Two loops follow the store's event log in the same way as watchers. The reaper follows owners,
@@ -56,15 +56,15 @@ import (
 )
 
 const (
-	NamespaceRange = "//namespaces/" // prefix of the keys of Namespaces
-	eventRange     = "//events/"
-	podRange       = "//pods/"
+	NamespacePrefix = "//namespaces/" // prefix of the keys of Namespaces
+	eventRange      = "//events/"
+	podRange        = "//pods/"
 
 	apiServiceRange = "/apiregistration.k8s.io/apiservices/"
 
 	CollectorName = "kube-controller-manager" // field manager of the collector's updates
 	// maximum number of objects that are processed concurrently, so their commits share an fsync
-	CollectorSeats = 128
+	CollectorWorkers = 128
 	// maximum number of objects that are processed between two reads of the log
 	reapBatch  = 1024
 	soundMax   = 1024        // maximum number of cached references whose owners exist
@@ -93,31 +93,31 @@ type Collector struct {
 	Types       *scheme.Registry   // resolves the types of references
 	Writer      *registry.Writer   // executes deletes and updates in the same way as requests
 	// value of --event-ttl: Events that have not been written for this duration are deleted
-	EventTTL  time.Duration
-	Grace     time.Duration // usually NamespaceGrace
-	Elsewhere Elsewhere     // nil if there are no other servers
+	EventTTL      time.Duration
+	Grace         time.Duration // usually NamespaceGrace
+	RemoteDeleter RemoteDeleter // nil if there are no other servers
 
-	// Stands receives the result of each retried operation. A nil error means that it succeeded
-	// (troubles.Log.Tell).
-	Stands func(what string, err error)
+	// Report receives the result of each retried operation. A nil error means that it succeeded
+	// (logonce.Log.Report).
+	Report func(what string, err error)
 
-	// Begin creates the request record of one of the collector's writes, as if the user had sent it
-	// over HTTP. The returned function receives the result of the write. Begin may be nil, and then
-	// the writes are not recorded.
-	Begin func(ctx context.Context, by request.User, info request.Info) (context.Context, func(error))
+	// StartRequest creates the request record of one of the collector's writes, as if the user had
+	// sent it over HTTP. The returned function receives the result of the write. StartRequest may
+	// be nil, and then the writes are not recorded.
+	StartRequest func(ctx context.Context, by request.User, info request.Info) (context.Context, func(error))
 }
 
 // Run runs the collector until ctx is done.
 func (gc *Collector) Run(ctx context.Context) {
 	var loops sync.WaitGroup
-	loops.Go(func() { gc.KeepUp(ctx, "collecting dependents", (&reaper{gc: gc}).run) })
-	loops.Go(func() { gc.KeepUp(ctx, "emptying namespaces", (&emptier{gc: gc}).run) })
+	loops.Go(func() { gc.RunUntilDone(ctx, "collecting dependents", (&reaper{gc: gc}).run) })
+	loops.Go(func() { gc.RunUntilDone(ctx, "emptying namespaces", (&emptier{gc: gc}).run) })
 	loops.Wait()
 }
 
-// KeepUp calls follow again when it returns. This happens if it could not read the log, or if its
-// state is no longer valid (ErrCompacted).
-func (gc *Collector) KeepUp(ctx context.Context, what string, follow func(context.Context) error) {
+// RunUntilDone calls follow again when it returns. This happens if it could not read the log, or if
+// its state is no longer valid (ErrCompacted).
+func (gc *Collector) RunUntilDone(ctx context.Context, what string, follow func(context.Context) error) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := follow(ctx)
@@ -125,9 +125,9 @@ func (gc *Collector) KeepUp(ctx context.Context, what string, follow func(contex
 			continue
 		}
 		if time.Since(began) > retryLast { // it has worked in the meantime
-			gc.Stands(what, nil)
+			gc.Report(what, nil)
 		}
-		gc.Stands(what, err)
+		gc.Report(what, err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryFirst):
@@ -294,7 +294,7 @@ func newKinds(c *scheme.Catalog) *kinds {
 			continue
 		}
 		k.byKind[kindName{res.APIVersion(), res.Kind}] = res
-		if k.byBase[res.Base] == nil || res.StoresAsIs() {
+		if k.byBase[res.Base] == nil || res.ServesStorageVersion() {
 			k.byBase[res.Base] = res
 		}
 	}
@@ -497,7 +497,7 @@ func (rp *reaper) work(ctx context.Context) {
 		delete(rp.dirty, key)
 		batch = append(batch, key)
 	}
-	_ = registry.Parallel(batch, CollectorSeats, func(key string) error {
+	_ = registry.Parallel(batch, CollectorWorkers, func(key string) error {
 		if err := rp.examine(ctx, key); err != nil {
 			rp.postpone(key, err)
 		}
@@ -520,12 +520,12 @@ func (rp *reaper) postpone(key string, err error) {
 func (rp *reaper) waitForWork(ctx context.Context) {
 	if len(rp.failed) == 0 {
 		rp.pause = 0
-		rp.gc.Stands("collecting dependents", nil)
+		rp.gc.Report("collecting dependents", nil)
 	} else {
 		if rp.due.IsZero() {
 			rp.pause = min(max(2*rp.pause, retryFirst), retryLast)
 			rp.due = time.Now().Add(rp.pause)
-			rp.gc.Stands("collecting dependents", rp.err)
+			rp.gc.Report("collecting dependents", rp.err)
 		}
 	}
 	if rp.log.Wait(ctx, rp.due, nil); !rp.due.IsZero() && !time.Now().Before(rp.due) {
@@ -568,7 +568,7 @@ func (rp *reaper) examine(ctx context.Context, key string) (err error) {
 			break
 		}
 	}
-	if errors.Is(err, store.ErrNotFound) || errors.Is(err, errReplaced) || registry.Hopeless(err) || apierrors.IsNotFound(err) {
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, errReplaced) || registry.IsPermanent(err) || apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
@@ -832,12 +832,12 @@ func (rp *reaper) removeFinalizer(ctx context.Context, it *item, name string) er
 
 // orphan removes the references from an owner's dependents, and then the finalizer of the owner.
 func (rp *reaper) orphan(ctx context.Context, it *item) error {
-	err := registry.Parallel(rp.dependentsOf(it.uid), CollectorSeats, func(key string) error {
+	err := registry.Parallel(rp.dependentsOf(it.uid), CollectorWorkers, func(key string) error {
 		dependent, err := rp.item(key)
 		if err == nil {
 			err = rp.dropReferences(ctx, &dependent, []types.UID{it.uid})
 		}
-		if errors.Is(err, store.ErrNotFound) || errors.Is(err, errUnserved) || errors.Is(err, errReplaced) || registry.Hopeless(err) || apierrors.IsNotFound(err) {
+		if errors.Is(err, store.ErrNotFound) || errors.Is(err, errUnserved) || errors.Is(err, errReplaced) || registry.IsPermanent(err) || apierrors.IsNotFound(err) {
 			return nil
 		}
 		return err
@@ -858,24 +858,24 @@ type emptier struct {
 	open map[string]*emptying // terminating namespaces, by name
 }
 
-// An Elsewhere asynchronously deletes the objects of a namespace on other servers. It sends the
+// A RemoteDeleter asynchronously deletes the objects of a namespace on other servers. It sends the
 // remaining objects to the returned channel, which is buffered. The channel is nil if there are no
 // other servers.
-type Elsewhere func(ctx context.Context, namespace string) <-chan Rest
+type RemoteDeleter func(ctx context.Context, namespace string) <-chan Remaining
 
-// A Rest contains information about the remaining objects of a namespace on other servers.
-type Rest struct {
+// Remaining contains information about the remaining objects of a namespace on other servers.
+type Remaining struct {
 	Objects, Finalizers map[string]int // counts by name of the resource or of the finalizer
-	Unknown             error          // error if the remaining objects cannot be determined
-	Failed              []error
+	Err                 error          // error if the remaining objects cannot be determined
+	Errors              []error
 }
 
 // An emptying contains the state of a terminating namespace. It is not safe for concurrent use.
 type emptying struct {
-	abroad  <-chan Rest // not nil while the objects on other servers are being determined
-	changed bool        // the contents have changed since the last pass
-	begins  time.Time   // end of the grace period
-	last    time.Time   // time of the last pass
+	abroad  <-chan Remaining // not nil while the objects on other servers are being determined
+	changed bool             // the contents have changed since the last pass
+	begins  time.Time        // end of the grace period
+	last    time.Time        // time of the last pass
 	// delay of the next request to other servers that were unavailable or had objects left; doubled
 	// up to retryLast
 	pause time.Duration
@@ -904,7 +904,7 @@ func (e *emptier) run(ctx context.Context) error {
 }
 
 func (e *emptier) begin() {
-	e.log, e.rest, e.open = e.gc.Store.Follow(NamespaceRange), e.gc.Store.Follow(store.Everything), map[string]*emptying{}
+	e.log, e.rest, e.open = e.gc.Store.Follow(NamespacePrefix), e.gc.Store.Follow(store.Everything), map[string]*emptying{}
 }
 
 func (e *emptier) catchUp(ctx context.Context) error {
@@ -1021,11 +1021,11 @@ func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
 		err = e.release(ctx, name)
 		em.done = err == nil
 	}
-	if err = errors.Join(append(rest.errs, rest.abroad.Unknown, err)...); ctx.Err() == nil {
+	if err = errors.Join(append(rest.errs, rest.abroad.Err, err)...); ctx.Err() == nil {
 		if err != nil {
 			err = errors.New(shortened(err.Error()))
 		}
-		e.gc.Stands("emptying namespace "+name, err)
+		e.gc.Report("emptying namespace "+name, err)
 		em.changed = em.changed || err != nil || !rest.abroad.isClear()
 	}
 	if em.pause = min(max(2*em.pause, refreshEvery), retryLast); rest.abroad.isClear() {
@@ -1042,31 +1042,31 @@ type remains struct {
 	objects    map[*scheme.Resource]int
 	finalizers map[string]int
 	errs       []error
-	abroad     Rest
+	abroad     Remaining
 }
 
 func (rest *remains) isClear() bool {
 	return len(rest.objects) == 0 && len(rest.errs) == 0 && rest.abroad.isClear()
 }
 
-func (r *Rest) isClear() bool { return len(r.Objects) == 0 && r.Unknown == nil && len(r.Failed) == 0 }
+func (r *Remaining) isClear() bool { return len(r.Objects) == 0 && r.Err == nil && len(r.Errors) == 0 }
 
 // lookAbroad starts the deletion on other servers, and reports whether the remaining objects there
 // are known. It does not block, because a server that does not respond must not delay other
 // namespaces.
 func (e *emptier) lookAbroad(ctx context.Context, name string, em *emptying, rest *remains) (known bool) {
 	if em.abroad == nil {
-		if e.gc.Elsewhere == nil {
+		if e.gc.RemoteDeleter == nil {
 			return true
 		}
-		if em.abroad = e.gc.Elsewhere(ctx, name); em.abroad == nil {
+		if em.abroad = e.gc.RemoteDeleter(ctx, name); em.abroad == nil {
 			return true
 		}
 	}
 	select {
 	case rest.abroad = <-em.abroad:
 		em.abroad = nil
-		rest.errs = append(rest.errs, rest.abroad.Failed...)
+		rest.errs = append(rest.errs, rest.abroad.Errors...)
 		return true
 	default:
 		em.changed = true
@@ -1109,7 +1109,7 @@ func (e *emptier) clearOf(ctx context.Context, res *scheme.Resource, namespace s
 	}
 	found, failed := 0, error(nil)
 	var err error
-	for c, unread := range e.gc.Store.Chunks(store.Span{Prefix: res.KeyPrefix(namespace), Sound: true}) {
+	for c, unread := range e.gc.Store.Chunks(store.Span{Prefix: res.KeyPrefix(namespace), SkipDamaged: true}) {
 		if err = cmp.Or(unread, ctx.Err()); err != nil {
 			break
 		}
@@ -1121,7 +1121,7 @@ func (e *emptier) clearOf(ctx context.Context, res *scheme.Resource, namespace s
 			failed = cmp.Or(failed, c.Sealed[0].Err)
 		}
 		found += len(records)
-		failed = cmp.Or(failed, registry.Parallel(records, CollectorSeats, func(rec store.Record) error {
+		failed = cmp.Or(failed, registry.Parallel(records, CollectorWorkers, func(rec store.Record) error {
 			gone, err := e.remove(ctx, res, &rec)
 			if err == nil && !gone {
 				rest.add(res, &rec)
@@ -1150,7 +1150,7 @@ func (e *emptier) remove(ctx context.Context, res *scheme.Resource, rec *store.R
 			options.GracePeriodSeconds = new(int64)
 		}
 	}
-	if rec.Deleting && options.GracePeriodSeconds == nil && res.Readable(rec.JSON) == nil {
+	if rec.Deleting && options.GracePeriodSeconds == nil && res.CheckReadable(rec.JSON) == nil {
 		return false, nil
 	}
 	ctx, done := e.gc.begin(ctx, namespaceController, "delete", registry.Target{Resource: res.AsStored(), Namespace: namespace, Name: name})
@@ -1188,7 +1188,7 @@ func (e *emptier) report(ctx context.Context, name string, rest *remains) error 
 		return ns, nil
 	})
 	done(err)
-	if apierrors.IsNotFound(err) || registry.Hopeless(err) {
+	if apierrors.IsNotFound(err) || registry.IsPermanent(err) {
 		return nil
 	}
 	return err
@@ -1240,8 +1240,8 @@ func shortened(text string) string {
 
 func (rest *remains) problems() map[corev1.NamespaceConditionType][]string {
 	var errs, objects, finalizers, unknown []string
-	if rest.abroad.Unknown != nil {
-		unknown = append(unknown, rest.abroad.Unknown.Error())
+	if rest.abroad.Err != nil {
+		unknown = append(unknown, rest.abroad.Err.Error())
 	}
 	for what, n := range rest.abroad.Objects {
 		objects = append(objects, fmt.Sprintf("%s has %d resource instances", what, n))
@@ -1292,7 +1292,7 @@ func (e *emptier) release(ctx context.Context, name string) error {
 		return ns, nil
 	})
 	done(err)
-	if registry.Hopeless(err) {
+	if registry.IsPermanent(err) {
 		_, _, err = e.gc.Writer.Delete(ctx, t.Resource, "", name, &metav1.DeleteOptions{})
 	}
 	if apierrors.IsNotFound(err) {
@@ -1339,7 +1339,7 @@ func (gc *Collector) expire(ctx context.Context, rec *store.Record) error {
 // begin starts the record of a write by an account. The caller must call done with the result of
 // the write.
 func (gc *Collector) begin(ctx context.Context, account, verb string, t registry.Target) (_ context.Context, done func(error)) {
-	if gc.Begin == nil {
+	if gc.StartRequest == nil {
 		return ctx, func(error) {}
 	}
 	res := t.Resource
@@ -1348,5 +1348,5 @@ func (gc *Collector) begin(ctx context.Context, account, verb string, t registry
 	if res.Group == "" {
 		info.APIPrefix = "api"
 	}
-	return gc.Begin(ctx, request.User{Name: account}.Completed(""), info)
+	return gc.StartRequest(ctx, request.User{Name: account}.WithImplicitGroups(""), info)
 }

@@ -48,7 +48,7 @@ func startReaper(t testing.TB) *reaper {
 	if _, err := wr.Insert(t.Context(), reg.Lookup("", "v1", "namespaces"), namespace, registry.Options{Trusted: true}); err != nil {
 		t.Fatal(err)
 	}
-	rp := &reaper{gc: &Collector{Store: st, Types: reg, Writer: wr, Stands: func(string, error) {}}, log: st.Follow(store.Everything)}
+	rp := &reaper{gc: &Collector{Store: st, Types: reg, Writer: wr, Report: func(string, error) {}}, log: st.Follow(store.Everything)}
 	if err := rp.catchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -140,12 +140,12 @@ func TestNamespacesThatWaitForOtherServersAskSeldom(t *testing.T) {
 	t.Parallel()
 	rp := startReaper(t)
 	asked, away := 0, true
-	rp.gc.Elsewhere = func(context.Context, string) <-chan Rest {
+	rp.gc.RemoteDeleter = func(context.Context, string) <-chan Remaining {
 		asked++
-		said := make(chan Rest, 1)
-		if said <- (Rest{}); away {
+		said := make(chan Remaining, 1)
+		if said <- (Remaining{}); away {
 			<-said
-			said <- Rest{Unknown: errors.New("away")}
+			said <- Remaining{Err: errors.New("away")}
 		}
 		return said
 	}
@@ -346,7 +346,7 @@ func TestEmptierOutlivesCompaction(t *testing.T) {
 	expect("old false ")
 	storetest.Forget(t, rp.gc.Store)
 	expect("old true ") // something may have happened in it
-	rec, err := rp.gc.Store.Get(NamespaceRange + "/old")
+	rec, err := rp.gc.Store.Get(NamespacePrefix + "/old")
 	if err == nil {
 		_, err = rp.gc.Store.Commit(t.Context(), registry.Tombstone(&rec))
 	}
@@ -365,7 +365,7 @@ func TestConditionsOfNamespacesAreBounded(t *testing.T) {
 	for i := range 10_000 {
 		rest.errs = append(rest.errs, fmt.Errorf("thing %d is refused", i))
 	}
-	rest.abroad = Rest{Objects: map[string]int{strings.Repeat("é", 1<<20): 1}, Finalizers: map[string]int{strings.Repeat("x", 1<<20): 1}, Unknown: errors.New("away")}
+	rest.abroad = Remaining{Objects: map[string]int{strings.Repeat("é", 1<<20): 1}, Finalizers: map[string]int{strings.Repeat("x", 1<<20): 1}, Err: errors.New("away")}
 	for _, c := range rest.conditions() {
 		if len(c.Message) > maxReport+3 || !utf8.ValidString(c.Message) {
 			t.Errorf("%s has a message of %d bytes", c.Type, len(c.Message))
@@ -401,7 +401,7 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 	collector := rp.gc
 	namespaces, maps := collector.Types.Lookup("", "v1", "namespaces"), collector.Types.Lookup("", "v1", "configmaps")
 	failed := make(chan string, 100)
-	collector.Stands = func(what string, err error) {
+	collector.Report = func(what string, err error) {
 		if err == nil {
 			return
 		}

@@ -14,7 +14,7 @@ func ExampleEndpoint() {
 	ready := health.Endpoint{Name: "readyz", Checks: []health.Check{
 		health.Ping,
 		{Name: "store", Err: func() error { return store }},
-		{Name: "disk", Err: func() error { return errors.New("nine tenths full") }, Warns: true},
+		{Name: "disk", Err: func() error { return errors.New("nine tenths full") }, WarnOnly: true},
 	}}
 	ask := func(path string) {
 		w := httptest.NewRecorder()

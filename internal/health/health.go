@@ -2,12 +2,12 @@
 // and returns the results in the format of kube-apiserver.
 //
 //	ready := health.Endpoint{Name: "readyz", Checks: []health.Check{health.Ping, health.Shutdown(stopping), {Name: "store", Err: st.Writable},
-//		{Name: "disk", Err: st.HasRoom, Warns: true}}}
+//		{Name: "disk", Err: st.HasRoom, WarnOnly: true}}}
 //	mux.Handle("/readyz", &ready)  // ok, or 500; ?verbose prints a line for each check, ?exclude=NAME skips one
 //	mux.Handle("/readyz/", &ready) // /readyz/store runs one check
-//	go ready.Run(ctx, health.LookEvery) // runs all checks regularly for ready.Observed, even without requests
+//	go ready.Run(ctx, health.CheckInterval) // runs all checks regularly for ready.OnResult, even without requests
 //
-// If a check with Warns fails, the server stays ready. Otherwise a load balancer would take the
+// If a check with WarnOnly fails, the server stays ready. Otherwise a load balancer would take the
 // server out of service and keep administrators from fixing the problem. In the output such a check
 // is shown as [!]disk warns: .... Its own page, /readyz/disk, returns an error.
 //
@@ -29,15 +29,15 @@ import (
 	"time"
 )
 
-// LookEvery is the interval of the regular checks. It is shorter than the usual interval of
+// CheckInterval is the interval of the regular checks. It is shorter than the usual interval of
 // monitoring.
-const LookEvery = 10 * time.Second
+const CheckInterval = 10 * time.Second
 
 // A Check is one condition of /livez, /readyz or /healthz. The name may contain slashes.
 type Check struct {
-	Name  string       // as in /readyz/NAME
-	Err   func() error // nil means success; the error ends with advice
-	Warns bool         // a failure is reported, but does not fail the endpoint
+	Name     string       // as in /readyz/NAME
+	Err      func() error // nil means success; the error ends with advice
+	WarnOnly bool         // a failure is reported, but does not fail the endpoint
 }
 
 // Ping always succeeds. It shows that the server responds.
@@ -56,9 +56,9 @@ func Shutdown(stop <-chan struct{}) Check {
 	}}
 }
 
-// Done returns checks that always succeed, for work that is done before the first request. They
-// have the names of kube-apiserver's hooks, since some scripts wait for a single hook.
-func Done(names ...string) (checks []Check) {
+// AlwaysHealthy returns checks that always succeed, for work that is done before the first request.
+// They have the names of kube-apiserver's hooks, since some scripts wait for a single hook.
+func AlwaysHealthy(names ...string) (checks []Check) {
 	for _, name := range names {
 		checks = append(checks, Check{Name: name, Err: Ping.Err})
 	}
@@ -69,14 +69,14 @@ func Done(names ...string) (checks []Check) {
 type Endpoint struct {
 	Name   string  // livez, readyz or healthz
 	Checks []Check // run and printed in this order
-	// Shows reports whether the user may get the page of a check. In that case he may also see the
-	// reason of its failure. If it is nil, no user may.
-	Shows    func(r *http.Request, path string) bool
-	Observed func(check string, err error) // called with the result of each check; may be nil
+	// MayView reports whether the user may get the page of a check. In that case he may also see
+	// the reason of its failure. If it is nil, no user may.
+	MayView  func(r *http.Request, path string) bool
+	OnResult func(check string, err error) // called with the result of each check; may be nil
 }
 
 // Run runs all checks immediately and then at the given interval, until ctx ends. The results go to
-// Observed.
+// OnResult.
 func (h *Endpoint) Run(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -96,8 +96,8 @@ func (h *Endpoint) Run(ctx context.Context, every time.Duration) {
 
 func (h *Endpoint) ask(c Check) error {
 	err := c.Err()
-	if h.Observed != nil {
-		h.Observed(c.Name, err)
+	if h.OnResult != nil {
+		h.OnResult(c.Name, err)
 	}
 	return err
 }
@@ -126,7 +126,7 @@ func (h *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *Endpoint) serveAll(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	report, healthy := h.run(query["exclude"], func(check string) bool {
-		return query.Has("verbose") && h.Shows != nil && h.Shows(r, "/"+h.Name+"/"+check)
+		return query.Has("verbose") && h.MayView != nil && h.MayView(r, "/"+h.Name+"/"+check)
 	})
 	if !healthy {
 		http.Error(w, report+h.Name+" check failed", http.StatusInternalServerError)
@@ -163,7 +163,7 @@ func (h *Endpoint) run(excluded []string, shown func(check string) bool) (report
 		if shown(c.Name) {
 			reason = strings.ReplaceAll(err.Error(), "\n", " ")
 		}
-		if c.Warns {
+		if c.WarnOnly {
 			fmt.Fprintf(&out, "[!]%s warns: %s\n", c.Name, reason)
 			continue
 		}

@@ -47,9 +47,9 @@ func TestAWarningLeavesTheServerReady(t *testing.T) {
 	t.Parallel()
 	var full error
 	observed := make(chan string, 100)
-	readyz := &Endpoint{Name: "readyz", Checks: []Check{Ping, {Name: "disk", Err: func() error { return full }, Warns: true}},
-		Shows:    func(r *http.Request, path string) bool { return r.Header.Get("Root") != "" && path == "/readyz/disk" },
-		Observed: func(check string, err error) { observed <- fmt.Sprint(check, " ", err) }}
+	readyz := &Endpoint{Name: "readyz", Checks: []Check{Ping, {Name: "disk", Err: func() error { return full }, WarnOnly: true}},
+		MayView:  func(r *http.Request, path string) bool { return r.Header.Get("Root") != "" && path == "/readyz/disk" },
+		OnResult: func(check string, err error) { observed <- fmt.Sprint(check, " ", err) }}
 	full = errors.New("no space left")
 	for _, c := range []struct{ url, root, want string }{
 		{"/readyz", "", "200 ok"},

@@ -33,9 +33,9 @@ func NewProbe(at netip.AddrPort, secured bool) Probe {
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxConnsPerHost: 1}}}
 }
 
-// Ask requests a path. The statuses 401 and 403 also count as success, because they show that the
+// Get requests a path. The statuses 401 and 403 also count as success, because they show that the
 // server responds.
-func (p Probe) Ask(ctx context.Context, path string) error {
+func (p Probe) Get(ctx context.Context, path string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
 	if err != nil {
 		return err

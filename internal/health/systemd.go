@@ -5,9 +5,9 @@ package health
 // serves the watchdog of $WATCHDOG_USEC (sd_watchdog_enabled(3)).
 //
 //	manager := health.FindServiceManager(os.Getenv) // sends nothing if no service manager has started the process
-//	err := manager.Ready("serving on :6443")        // systemctl start returns, and systemctl status shows the text
-//	go manager.Watch(ctx, alive, failed)            // sends WATCHDOG=1 twice in each WatchdogSec, as long as alive succeeds
-//	err = manager.Stopping()
+//	err := manager.NotifyReady("serving on :6443")  // systemctl start returns, and systemctl status shows the text
+//	go manager.RunWatchdog(ctx, alive, failed)      // sends WATCHDOG=1 twice in each WatchdogSec, as long as alive succeeds
+//	err = manager.NotifyStopping()
 //
 // Each WATCHDOG=1 follows a successful call of alive. While alive fails or does not return, nothing
 // is sent. Then systemd ends the process with SIGABRT, so that Go prints the stack of each
@@ -47,24 +47,24 @@ func FindServiceManager(getenv func(string) string) ServiceManager {
 // watchdog.
 const maxWatchdog = 10 * 365 * 24 * time.Hour
 
-// Ready reports that the process serves, after the start or after a reload. systemctl status shows
-// the text.
-func (m *ServiceManager) Ready(status string) error {
+// NotifyReady reports that the process serves, after the start or after a reload. systemctl status
+// shows the text.
+func (m *ServiceManager) NotifyReady(status string) error {
 	return m.tell("READY=1", "STATUS="+strings.ReplaceAll(status, "\n", " "))
 }
 
-// Reloading reports that the process is reloading its configuration or reopening its log. Ready
-// must follow.
-func (m *ServiceManager) Reloading() error { return m.tell("RELOADING=1") }
+// NotifyReloading reports that the process is reloading its configuration or reopening its log.
+// NotifyReady must follow.
+func (m *ServiceManager) NotifyReloading() error { return m.tell("RELOADING=1") }
 
-// Stopping reports that the process is about to end.
-func (m *ServiceManager) Stopping() error { return m.tell("STOPPING=1", "STATUS=stopping") }
+// NotifyStopping reports that the process is about to end.
+func (m *ServiceManager) NotifyStopping() error { return m.tell("STOPPING=1", "STATUS=stopping") }
 
-// Watch calls alive twice per timeout until ctx ends. If alive returns nil, Watch notifies the
-// watchdog. If alive returns an error, Watch calls failed and tries again after a tenth of the
-// timeout. The context of alive ends after half of the timeout. If alive never returns, the
-// watchdog ends the process.
-func (m *ServiceManager) Watch(ctx context.Context, alive func(context.Context) error, failed func(error)) {
+// RunWatchdog calls alive twice per timeout until ctx ends. If alive returns nil, RunWatchdog
+// notifies the watchdog. If alive returns an error, RunWatchdog calls failed and tries again after
+// a tenth of the timeout. The context of alive ends after half of the timeout. If alive never
+// returns, the watchdog ends the process.
+func (m *ServiceManager) RunWatchdog(ctx context.Context, alive func(context.Context) error, failed func(error)) {
 	if m.watchdog == 0 {
 		return
 	}
@@ -83,7 +83,7 @@ func (m *ServiceManager) Watch(ctx context.Context, alive func(context.Context) 
 }
 
 // ReloadOnHangup calls reload at each SIGHUP until ctx ends, and notifies the service manager, which
-// may wait for the reload. status is the text of Ready. failed receives the result of each
+// may wait for the reload. status is the text of NotifyReady. failed receives the result of each
 // notification.
 func (m *ServiceManager) ReloadOnHangup(ctx context.Context, status string, reload func(), failed func(error)) {
 	hangup := make(chan os.Signal, 1) // one reload is enough for several signals
@@ -95,9 +95,9 @@ func (m *ServiceManager) ReloadOnHangup(ctx context.Context, status string, relo
 			return
 		case <-hangup:
 		}
-		failed(m.Reloading())
+		failed(m.NotifyReloading())
 		reload()
-		failed(m.Ready(status))
+		failed(m.NotifyReady(status))
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // Where a service manager asks for it, it hears when the server is ready; elsewhere nobody is told, and nothing fails.
 func ExampleServiceManager() {
 	nobody := health.FindServiceManager(func(string) string { return "" })
-	fmt.Println(nobody.Ready("serving"))
+	fmt.Println(nobody.NotifyReady("serving"))
 
 	dir, _ := os.MkdirTemp("", "sd")
 	defer os.RemoveAll(dir)
@@ -24,7 +24,7 @@ func ExampleServiceManager() {
 	}
 	defer socket.Close()
 	manager := health.FindServiceManager(func(key string) string { return map[string]string{"NOTIFY_SOCKET": name}[key] })
-	fmt.Println(manager.Ready("serving on :6443"))
+	fmt.Println(manager.NotifyReady("serving on :6443"))
 	told := make([]byte, 100)
 	n, _ := socket.Read(told)
 	fmt.Printf("%q", told[:n])

@@ -81,9 +81,9 @@ func TestTellsTheManager(t *testing.T) {
 			tell func() error
 			want string
 		}{
-			{func() error { return m.Ready("serving\nhere") }, "READY=1\nSTATUS=serving here"},
-			{m.Reloading, "RELOADING=1"},
-			{m.Stopping, "STOPPING=1\nSTATUS=stopping"},
+			{func() error { return m.NotifyReady("serving\nhere") }, "READY=1\nSTATUS=serving here"},
+			{m.NotifyReloading, "RELOADING=1"},
+			{m.NotifyStopping, "STOPPING=1\nSTATUS=stopping"},
 		} {
 			if err := c.tell(); err != nil {
 				t.Fatal(name, err)
@@ -99,12 +99,12 @@ func TestTellsTheManager(t *testing.T) {
 func TestNobodyListens(t *testing.T) {
 	t.Parallel()
 	none := FindServiceManager(env("WATCHDOG_USEC", "1000"))
-	if err := errors.Join(none.Ready("x"), none.Reloading(), none.Stopping()); err != nil {
+	if err := errors.Join(none.NotifyReady("x"), none.NotifyReloading(), none.NotifyStopping()); err != nil {
 		t.Error(err)
 	}
-	none.Watch(t.Context(), func(context.Context) error { t.Error("asked"); return nil }, nil)
+	none.RunWatchdog(t.Context(), func(context.Context) error { t.Error("asked"); return nil }, nil)
 	gone := FindServiceManager(env("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "gone")))
-	if err := gone.Ready("x"); !errors.Is(err, os.ErrNotExist) {
+	if err := gone.NotifyReady("x"); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 }
@@ -142,7 +142,7 @@ func TestWatchdogWantsProof(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		m.Watch(ctx, func(proof context.Context) error {
+		m.RunWatchdog(ctx, func(proof context.Context) error {
 			if _, ok := proof.Deadline(); !ok {
 				t.Error("a proof without a deadline")
 			}

@@ -23,9 +23,9 @@ func ExampleParseMoment() {
 }
 
 // Whatever lies under /at/MOMENT/ is the API as it was then.
-func ExampleThen() {
+func ExampleSplitMoment() {
 	u, _ := url.Parse("/at/-5m/api/v1/pods?limit=5")
-	moment, rest, ok := history.Then(u)
+	moment, rest, ok := history.SplitMoment(u)
 	fmt.Println(moment, rest, ok)
 	// Output:
 	// -5m /api/v1/pods?limit=5 true

@@ -1,14 +1,14 @@
 // Package history implements the endpoint for the history of all objects. The response contains a
 // line for each record in the log, with its time, its author and the fields that have changed.
 //
-//	l := history.New(history.Config{Store: st, Maintenance: maintenance, Types: types, Reach: reach, ...})
+//	l := history.New(history.Config{Store: st, Maintenance: maintenance, Types: types, Visibility: reach, ...})
 //	mux.Handle(history.Path, l)
 //
 //	GET /debug/history?since=-5m&resource=deployments.apps&namespace=shop&by=my-controller
 //	{"revision":812,"time":"2026-11-23T05:02:11.204Z","verb":"patch","type":"MODIFIED",...,"changes":[{"path":".spec.replicas","old":1,"new":2}]}
 //
 //	m, err := history.ParseMoment("-90s", now)        // a revision or a time
-//	rev, then, err := history.Moments{st, maintenance}.At(m, now) // the revision that was current then; 410 when that is compacted
+//	rev, then, err := history.Moments{st, maintenance}.RevisionAt(m, now) // the revision that was current then; 410 when that is compacted
 //
 // The log is the store's log. Each request keeps track of its position, which is a revision, and
 // reads from there in batches. A new read transaction is used for each batch. This means that the
@@ -42,8 +42,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"apilet/internal/apierror"
+	"apilet/internal/limits"
 	"apilet/internal/request"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -54,9 +54,9 @@ const (
 	beatEvery = 30 * time.Second // interval of keep-alives in an idle stream
 )
 
-// Follows reports whether the request follows the log. Like a watch, such a request is not subject
-// to the usual timeout.
-func Follows(r *http.Request) bool {
+// IsFollowRequest reports whether the request follows the log. Like a watch, such a request is not
+// subject to the usual timeout.
+func IsFollowRequest(r *http.Request) bool {
 	if r.URL.Path != Path || !strings.Contains(r.URL.RawQuery, "follow") {
 		return false
 	}
@@ -67,7 +67,7 @@ func Follows(r *http.Request) bool {
 // ServeHTTP serves GET Path.
 func (l *Log) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := l.serve(w, r); err != nil {
-		l.Fail(w, r, err)
+		l.WriteError(w, r, err)
 	}
 }
 
@@ -77,7 +77,7 @@ func (l *Log) serve(w http.ResponseWriter, r *http.Request) error {
 	}
 	rec := request.From(r.Context())
 	decision := request.Allowed
-	if !l.MayAnything(rec.User) {
+	if !l.MayListAny(rec.User) {
 		decision = request.Forbidden
 	}
 	rec.Decision, rec.Reason = decision, "of each object that is told of, whoever may list it"
@@ -92,7 +92,7 @@ func (l *Log) serve(w http.ResponseWriter, r *http.Request) error {
 	if q.follow {
 		places = l.followers
 	}
-	release, ok := places.Take(rec.User)
+	release, ok := places.TryAcquire(rec.User)
 	if !ok {
 		return apierrors.NewTooManyRequests("as many requests read the history as may at once, of this user or of all", 1)
 	}
@@ -130,8 +130,8 @@ func (s *stream) answer(ctx context.Context) {
 		return
 	}
 	more, err := s.drain(ctx)
-	if s.log.Begun != nil {
-		s.log.Begun(ctx)
+	if s.log.OnCaughtUp != nil {
+		s.log.OnCaughtUp(ctx)
 	}
 	if err == nil && s.follow && !more {
 		more, err = s.wait(ctx)
@@ -153,7 +153,7 @@ func (s *stream) wait(ctx context.Context) (more bool, err error) {
 	defer beat.Stop()
 	for {
 		// get the channel before reading the log, so that no commit is missed
-		wake := s.log.Store.Wake(s.prefix)
+		wake := s.log.Store.WakeChannel(s.prefix)
 		more, err := s.drain(ctx)
 		if err == nil {
 			err = s.flush()
@@ -209,10 +209,10 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 	if err != nil {
 		return false, err
 	}
-	if large := heavy(events); !shares.Fits(ctx, s.w, large) {
+	if large := heavy(events); !limits.TryReserve(ctx, s.w, large) {
 		release()
 		clear(events) // do not hold the objects while waiting for memory
-		err := shares.Hold(ctx, s.w, large)
+		err := limits.Reserve(ctx, s.w, large)
 		if ctx.Err() != nil {
 			return true, nil
 		}
@@ -258,7 +258,7 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 // previous versions and the generated lines. It returns 0 if no event is large.
 func heavy(events []store.Event) (n int) {
 	for i := range events {
-		if size := len(events[i].JSON) + len(events[i].Prev); size > shares.Large {
+		if size := len(events[i].JSON) + len(events[i].Prev); size > limits.Large {
 			n += 2 * size
 		}
 	}

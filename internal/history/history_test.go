@@ -20,10 +20,10 @@ import (
 	"github.com/tidwall/gjson"
 
 	"apilet/internal/apitest"
+	"apilet/internal/limits"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -55,9 +55,9 @@ func newBench(t testing.TB) *bench {
 	if b.maintenance, err = store.NewMaintenance(b.st); err != nil {
 		t.Fatal(err)
 	}
-	b.log = New(Config{Store: b.st, Maintenance: b.maintenance, Types: scheme.NewRegistry(), MayAnything: func(request.User) bool { return b.may(request.Info{}) },
-		Reach: Reach{Store: b.st, May: func(_ request.User, info request.Info) bool { return b.may(info) }},
-		Fail:  func(w http.ResponseWriter, r *http.Request, err error) { response.Refuse(w, r, err) }, Patience: time.Minute, Lifetime: time.Hour, ShuttingDown: b.over})
+	b.log = New(Config{Store: b.st, Maintenance: b.maintenance, Types: scheme.NewRegistry(), MayListAny: func(request.User) bool { return b.may(request.Info{}) },
+		Visibility: Visibility{Store: b.st, Authorize: func(_ request.User, info request.Info) bool { return b.may(info) }},
+		WriteError: func(w http.ResponseWriter, r *http.Request, err error) { response.Refuse(w, r, err) }, WriteTimeout: time.Minute, Lifetime: time.Hour, ShuttingDown: b.over})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := &request.Request{User: request.User{Name: cmp.Or(r.Header.Get("X-User"), "reader"), Groups: r.Header["X-Group"]}}
 		b.log.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), request.Key{}, rec)))
@@ -413,7 +413,7 @@ func TestFollowers(t *testing.T) {
 func TestFollowersAreBounded(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.log.followers, b.log.pages = shares.NewPlaces(8), shares.NewPlaces(4)
+	b.log.followers, b.log.pages = limits.NewSlots(8), limits.NewSlots(4)
 	var open []io.Closer
 	for range 2 { // a quarter
 		answer, err := http.Get(b.url + "?follow=true")
@@ -433,7 +433,7 @@ func TestFollowersAreBounded(t *testing.T) {
 	if code, _ := b.ask(""); code != 200 {
 		t.Errorf("a page beside them: %d", code)
 	}
-	release, _ := b.log.pages.Take(request.User{Name: "reader"})
+	release, _ := b.log.pages.TryAcquire(request.User{Name: "reader"})
 	if code, _ := b.ask(""); code != 429 {
 		t.Errorf("a page too many: %d", code)
 	}
@@ -466,7 +466,7 @@ func (b *bench) begin(query string, headers ...string) (code int) {
 func TestReaderThatNeverReads(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	b.log.Patience = 50 * time.Millisecond
+	b.log.WriteTimeout = 50 * time.Millisecond
 	var came atomic.Bool // and may be gone again before anybody looks
 	b.may = func(info request.Info) bool {
 		if info.Resource != "" {
@@ -478,7 +478,7 @@ func TestReaderThatNeverReads(t *testing.T) {
 	for i := range 200 {
 		rev = b.write("//configmaps/shop/big", rev, `"data":{"a":"`+strings.Repeat(string(rune('a'+i%26)), 60_000)+`"}`, alice)
 	}
-	b.log.followers = shares.NewPlaces(1)
+	b.log.followers = limits.NewSlots(1)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(strings.TrimSuffix(b.url, Path), "http://"))
 	if err != nil {
 		t.Fatal(err)
@@ -564,7 +564,7 @@ func TestMoments(t *testing.T) {
 		m, err := ParseMoment(text, now)
 		if err == nil {
 			var rev int64
-			if rev, _, err = moments.At(m, now); err == nil {
+			if rev, _, err = moments.RevisionAt(m, now); err == nil {
 				return fmt.Sprint(rev)
 			}
 		}

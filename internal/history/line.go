@@ -56,10 +56,10 @@ func (s *stream) line(ev *store.Event) *Line {
 		_, line.Version = res.StoredDocument(ev.JSON)
 		is, _ = res.StoredDocument(is)
 	}
-	rules := changes.Rules{Secret: base == secrets}
-	line.Changes, line.More, _ = rules.Between(old, is)
+	rules := changes.Options{Secret: base == secrets}
+	line.Changes, line.More, _ = rules.Compare(old, is)
 	if s.objects {
-		line.Old, line.New, _ = rules.Redacted(old, is)
+		line.Old, line.New, _ = rules.Redact(old, is)
 	}
 	return line
 }

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"apilet/internal/limits"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -31,14 +31,15 @@ type Config struct {
 	Selectable map[string][]string
 
 	// the authorization rules for the history
-	Reach Reach
+	Visibility Visibility
 	// reports whether the user may list any resource
-	MayAnything func(request.User) bool
-	// Begun is called when all existing changes have been sent to a follower, if it is not nil.
-	Begun func(context.Context)
-	Fail  func(http.ResponseWriter, *http.Request, error) // writes an error response
+	MayListAny func(request.User) bool
+	// OnCaughtUp is called when all existing changes have been sent to a follower, if it is not
+	// nil.
+	OnCaughtUp func(context.Context)
+	WriteError func(http.ResponseWriter, *http.Request, error) // writes an error response
 	// timeout for writes to clients that do not read
-	Patience time.Duration
+	WriteTimeout time.Duration
 	// a follower ends after a random time between Lifetime and twice Lifetime
 	Lifetime     time.Duration
 	ShuttingDown <-chan struct{} // closed when followers must end
@@ -47,13 +48,13 @@ type Config struct {
 // A Log serves the history.
 type Log struct {
 	Config
-	followers, pages *shares.Places // limit the followers and the other requests
-	reading          chan struct{}  // semaphore for requests that are reading the store
+	followers, pages *limits.Slots // limit the followers and the other requests
+	reading          chan struct{} // semaphore for requests that are reading the store
 }
 
 // New returns a Log.
 func New(c Config) *Log {
-	return &Log{Config: c, followers: shares.NewPlaces(followersMax), pages: shares.NewPlaces(pagesMax),
+	return &Log{Config: c, followers: limits.NewSlots(followersMax), pages: limits.NewSlots(pagesMax),
 		reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 

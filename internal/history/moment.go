@@ -47,23 +47,23 @@ func ParseMoment(text string, now time.Time) (Moment, error) {
 	return m, apierrors.NewBadRequest(fmt.Sprintf("%q is no moment: name a revision (812), a time (2026-11-23T05:00:00Z), or how long ago (-90s)", shown))
 }
 
-// PathThen is the prefix of paths for reading the past state of the API: /at/MOMENT/api/v1/pods.
-const PathThen = "/at/"
+// PathAt is the prefix of paths for reading the past state of the API: /at/MOMENT/api/v1/pods.
+const PathAt = "/at/"
 
-// Then splits the moment off the URL of a request. ok is false if the path has no such prefix. The
-// moment is not validated.
-func Then(u *url.URL) (moment string, rest *url.URL, ok bool) {
-	tail, ok := strings.CutPrefix(u.Path, PathThen)
+// SplitMoment splits the moment off the URL of a request. ok is false if the path has no such
+// prefix. The moment is not validated.
+func SplitMoment(u *url.URL) (moment string, rest *url.URL, ok bool) {
+	tail, ok := strings.CutPrefix(u.Path, PathAt)
 	if !ok {
 		return "", nil, false
 	}
 	stripped := *u
 	if u.RawPath != "" { // split the escaped path, because the moment may contain an escaped slash
-		raw, path, _ := strings.Cut(strings.TrimPrefix(u.RawPath, PathThen), "/")
+		raw, path, _ := strings.Cut(strings.TrimPrefix(u.RawPath, PathAt), "/")
 		moment, _ = url.PathUnescape(raw) // u.Path was unescaped in the same way
 		stripped.RawPath = "/" + path
 		stripped.Path, _ = url.PathUnescape(stripped.RawPath)
-		return moment, &stripped, strings.HasPrefix(u.RawPath, PathThen)
+		return moment, &stripped, strings.HasPrefix(u.RawPath, PathAt)
 	}
 	moment, path, _ := strings.Cut(tail, "/")
 	stripped.Path = "/" + path
@@ -76,11 +76,11 @@ type Moments struct {
 	Maintenance *store.Maintenance // maps times to revisions
 }
 
-// At returns the current revision at the given moment and the corresponding time. If the moment is
-// a revision, the returned time is the time of its commit, or zero if unknown. At returns a 410
-// that names the oldest available revision if the moment is compacted, and a 400 if it is in the
-// future.
-func (ms Moments) At(m Moment, now time.Time) (rev int64, then time.Time, err error) {
+// RevisionAt returns the current revision at the given moment and the corresponding time. If the
+// moment is a revision, the returned time is the time of its commit, or zero if unknown. RevisionAt
+// returns a 410 that names the oldest available revision if the moment is compacted, and a 400 if
+// it is in the future.
+func (ms Moments) RevisionAt(m Moment, now time.Time) (rev int64, then time.Time, err error) {
 	if m.Rev > 0 {
 		switch {
 		case m.Rev > ms.Store.Revision():
@@ -100,15 +100,15 @@ func (ms Moments) At(m Moment, now time.Time) (rev int64, then time.Time, err er
 	return rev, m.Time, err
 }
 
-// Named parses the given moment and returns the revision that was current at that time. It returns
-// the same errors as ParseMoment and At.
-func (ms Moments) Named(text string) (rev int64, err error) {
+// Resolve parses the given moment and returns the revision that was current at that time. It
+// returns the same errors as ParseMoment and RevisionAt.
+func (ms Moments) Resolve(text string) (rev int64, err error) {
 	now := ms.Store.Now()
 	m, err := ParseMoment(text, now)
 	if err != nil {
 		return 0, err
 	}
-	if rev, _, err = ms.At(m, now); err == nil && rev == 0 {
+	if rev, _, err = ms.RevisionAt(m, now); err == nil && rev == 0 {
 		err = apierrors.NewBadRequest("nothing was there yet at " + m.text)
 	}
 	return rev, err

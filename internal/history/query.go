@@ -129,7 +129,7 @@ func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
 		if q.follow {
 			return apierrors.NewBadRequest("who follows does not end: until and follow contradict each other")
 		}
-		if q.until, _, err = moments.At(m, now); err != nil {
+		if q.until, _, err = moments.RevisionAt(m, now); err != nil {
 			return err
 		}
 	}
@@ -179,7 +179,7 @@ func (l *Log) parseFields(text string, bases map[string]bool) (map[string][]*sel
 	}
 	all := map[string][]*selector.Field{}
 	for base := range bases {
-		list, err := l.Fields(base, text)
+		list, err := l.CompileFields(base, text)
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
@@ -188,9 +188,9 @@ func (l *Log) parseFields(text string, bases map[string]bool) (map[string][]*sel
 	return all, nil
 }
 
-// Fields compiles a field selector for the type with key prefix base, using the type's selectable
-// fields.
-func (l *Log) Fields(base, text string) ([]*selector.Field, error) {
+// CompileFields compiles a field selector for the type with key prefix base, using the type's
+// selectable fields.
+func (l *Log) CompileFields(base, text string) ([]*selector.Field, error) {
 	parsed, err := fields.ParseSelector(text)
 	if err != nil {
 		return nil, err

@@ -13,10 +13,10 @@ import (
 	"apilet/internal/store"
 )
 
-// A Reach decides how far back in time a current permission applies. Names can be reused. If users
-// are granted access to a namespace, they must not be able to see objects from a deleted namespace
-// with the same name. Likewise, if users are allowed to read an object by name, they must not be
-// able to read a deleted object with the same name. Therefore a permission reaches back
+// A Visibility decides how far back in time a current permission applies. Names can be reused. If
+// users are granted access to a namespace, they must not be able to see objects from a deleted
+// namespace with the same name. Likewise, if users are allowed to read an object by name, they must
+// not be able to read a deleted object with the same name. Therefore a permission reaches back
 //
 //	in all namespaces, to any name    as far as the history does
 //	in one namespace                  to the creation of the current namespace of that name
@@ -25,17 +25,17 @@ import (
 //
 // If the object or namespace has been deleted, none of its history is visible to users who only
 // have permission for that name.
-type Reach struct {
-	Store *store.Store
-	May   func(request.User, request.Info) bool // authorizes by the current rules
+type Visibility struct {
+	Store     *store.Store
+	Authorize func(request.User, request.Info) bool // authorizes by the current rules
 }
 
 // namespaces is the key prefix of Namespaces. Their own namespace is "".
 const namespaces = "//namespaces//"
 
-// Since returns the first revision at which the user may see the requested objects, provided that
-// the current rules allow the request. key is the key of the object if the request names one.
-func (p *Reach) Since(u request.User, info request.Info, key string) (rev int64, err error) {
+// VisibleSince returns the first revision at which the user may see the requested objects, provided
+// that the current rules allow the request. key is the key of the object if the request names one.
+func (p *Visibility) VisibleSince(u request.User, info request.Info, key string) (rev int64, err error) {
 	if info.Namespace == "" && info.Name == "" {
 		return 0, nil
 	}
@@ -43,7 +43,7 @@ func (p *Reach) Since(u request.User, info request.Info, key string) (rev int64,
 	everywhere.Namespace = ""
 	anything, all := info, everywhere
 	anything.Name, all.Name = "", ""
-	if p.May(u, all) {
+	if p.Authorize(u, all) {
 		return 0, nil
 	}
 	inNamespace, ofName := int64(0), int64(0)
@@ -58,10 +58,10 @@ func (p *Reach) Since(u request.User, info request.Info, key string) (rev int64,
 		}
 	}
 	rev = max(inNamespace, ofName)
-	if inNamespace > 0 && p.May(u, everywhere) {
+	if inNamespace > 0 && p.Authorize(u, everywhere) {
 		rev = ofName
 	}
-	if ofName > 0 && p.May(u, anything) {
+	if ofName > 0 && p.Authorize(u, anything) {
 		rev = min(rev, inNamespace)
 	}
 	return rev, nil
@@ -69,14 +69,14 @@ func (p *Reach) Since(u request.User, info request.Info, key string) (rev int64,
 
 // OfRequest returns the first revision at which the user of the request in ctx may see the
 // requested objects.
-func (p *Reach) OfRequest(ctx context.Context, res *scheme.Resource) (int64, error) {
+func (p *Visibility) OfRequest(ctx context.Context, res *scheme.Resource) (int64, error) {
 	rec := request.From(ctx)
-	return p.Since(rec.User, rec.Info, res.Key(res.Scope(rec.Info.Namespace), rec.Info.Name))
+	return p.VisibleSince(rec.User, rec.Info, res.Key(res.Scope(rec.Info.Namespace), rec.Info.Name))
 }
 
 // Hides reports whether the user may not see the requested objects as they were at revision rev. If
 // so, it warns the client that the name may have belonged to an older object.
-func (p *Reach) Hides(ctx context.Context, res *scheme.Resource, rev int64) (bool, error) {
+func (p *Visibility) Hides(ctx context.Context, res *scheme.Resource, rev int64) (bool, error) {
 	since, err := p.OfRequest(ctx, res)
 	if err != nil || rev >= since {
 		return false, err
@@ -86,8 +86,8 @@ func (p *Reach) Hides(ctx context.Context, res *scheme.Resource, rev int64) (boo
 }
 
 // TimeSince returns the time since which the user may see the requested objects.
-func (p *Reach) TimeSince(u request.User, info request.Info) time.Time {
-	switch rev, err := p.Since(u, info, ""); {
+func (p *Visibility) TimeSince(u request.User, info request.Info) time.Time {
+	switch rev, err := p.VisibleSince(u, info, ""); {
 	case err != nil: // if the file is damaged, the scrub reports it
 		return time.Now()
 	case rev > 0:
@@ -98,9 +98,12 @@ func (p *Reach) TimeSince(u request.User, info request.Info) time.Time {
 
 // Check returns a 404 if the request in ctx names an object that the user may not see as it was at
 // revision rev. If rev is 0, the request is about the present.
-func (p *Reach) Check(ctx context.Context, res *scheme.Resource, rev int64) error {
+func (p *Visibility) Check(ctx context.Context, res *scheme.Resource, rev int64) error {
+	if rev == 0 {
+		return nil
+	}
 	info := &request.From(ctx).Info
-	if rev == 0 || !info.Form.Named {
+	if !info.Form.Named {
 		return nil
 	}
 	if hidden, err := p.Hides(ctx, res, rev); err != nil || !hidden {

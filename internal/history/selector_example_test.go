@@ -29,18 +29,18 @@ func Example_labels() {
 func Example_terms() {
 	pods := scheme.NewRegistry().Lookup("", "v1", "pods")
 	info := request.Parse(httptest.NewRequest("GET", "/api/v1/namespaces/shop/pods", nil))
-	terms, err := selector.Read("app=web", "spec.nodeName=n1")
+	terms, err := selector.Parse("app=web", "spec.nodeName=n1")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	matcher, err := terms.For(pods, &info)
+	matcher, err := terms.Compile(pods, &info)
 	fmt.Println(matcher.Prefix, err)
 	fmt.Println(matcher.Matches("//pods/shop/a", []byte(`{"metadata":{"labels":{"app":"web"}},"spec":{"nodeName":"n1"}}`)))
 	fmt.Println(matcher.Matches("//pods/shop/b", []byte(`{"metadata":{"labels":{"app":"web"}},"spec":{"nodeName":"n2"}}`)))
 
-	terms, _ = selector.Read("", "spec.color=red")
-	_, err = terms.For(pods, &info)
+	terms, _ = selector.Parse("", "spec.color=red")
+	_, err = terms.Compile(pods, &info)
 	fmt.Println(err)
 	// Output:
 	// //pods/shop/ <nil>

@@ -14,10 +14,10 @@ import (
 	"sync"
 	"time"
 
+	"apilet/internal/limits"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -107,12 +107,12 @@ func (s *stream) judge(at scope, base string) int64 {
 		info.Version = res.Version
 	}
 	switch {
-	case !s.log.Reach.May(s.user, info):
+	case !s.log.Visibility.Authorize(s.user, info):
 		return never
 	case at.namespace == "" || s.sinceOf(scope{at.group, at.resource, ""}, base) == 0:
 		return 0
 	}
-	since, err := s.log.Reach.Since(s.user, info, "")
+	since, err := s.log.Visibility.VisibleSince(s.user, info, "")
 	if err != nil { // the record is damaged, which is reported by the scrub
 		return never
 	}
@@ -158,12 +158,12 @@ func (s *stream) sayStatus(err error) {
 // connections are not closed as long as the client keeps reading.
 func (s *stream) push() error {
 	defer s.stalled.Stop()
-	s.stalled.Reset(s.log.Patience)
+	s.stalled.Reset(s.log.WriteTimeout)
 	for rest := s.buf; len(rest) > 0; {
 		piece := rest[:min(len(rest), pieceBytes)]
 		rest = rest[len(piece):]
-		if len(s.buf) <= shares.Large { // a large buffer must be read completely within one period
-			s.stalled.Reset(s.log.Patience)
+		if len(s.buf) <= limits.Large { // a large buffer must be read completely within one period
+			s.stalled.Reset(s.log.WriteTimeout)
 		}
 		if _, err := s.w.Write(piece); err != nil {
 			return errEnd
@@ -177,7 +177,7 @@ func (s *stream) flush() error {
 	if err := s.push(); err != nil {
 		return err
 	}
-	s.stalled.Reset(s.log.Patience)
+	s.stalled.Reset(s.log.WriteTimeout)
 	defer s.stalled.Stop()
 	if s.control.Flush() != nil {
 		return errEnd
@@ -192,5 +192,5 @@ func (s *stream) rest() {
 		buffers.Put(&buf)
 	}
 	s.buf, s.events = nil, nil
-	shares.Release(s.w)
+	limits.Release(s.w)
 }

@@ -11,17 +11,17 @@ import (
 
 	"apilet/internal/audit"
 	"apilet/internal/kubeconfig"
+	"apilet/internal/logonce"
 	"apilet/internal/metrics"
 	"apilet/internal/options"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/troubles"
 )
 
 // OpenAudit opens the audit log and the audit webhook. It returns nil if neither is configured.
-func OpenAudit(flags *options.Audit, types *scheme.Registry, m *metrics.Metrics, trouble *troubles.Log, log zerolog.Logger) (*audit.Log, error) {
+func OpenAudit(flags *options.Audit, types *scheme.Registry, m *metrics.Metrics, trouble *logonce.Log, log zerolog.Logger) (*audit.Log, error) {
 	cfg := audit.Config{Path: flags.Path, Legacy: flags.Format == "legacy", Rotation: flags.Rotation, Truncate: flags.LogTruncate,
-		Mode: audit.Mode(flags.Mode), Batches: flags.LogBatches, Unseal: func(sealed []byte) ([]byte, error) { return response.Unsealed(types, sealed) }}
+		Mode: audit.Mode(flags.Mode), Batches: flags.LogBatches, Unseal: func(sealed []byte) ([]byte, error) { return response.ProtobufToJSON(types, sealed) }}
 	var err error
 	if flags.Policy != "" {
 		if cfg.Policy, err = audit.LoadPolicy(flags.Policy); err != nil {
@@ -47,17 +47,17 @@ func OpenAudit(flags *options.Audit, types *scheme.Registry, m *metrics.Metrics,
 }
 
 // auditWebhook returns a sender of events to the audit webhook.
-func auditWebhook(flags *options.Audit, unsent *prometheus.CounterVec, trouble *troubles.Log) (*audit.Sender, error) {
-	client, err := kubeconfig.ForWebhook(flags.Webhook, "apilet")
+func auditWebhook(flags *options.Audit, unsent *prometheus.CounterVec, trouble *logonce.Log) (*audit.Sender, error) {
+	client, err := kubeconfig.NewWebhookClient(flags.Webhook, "apilet")
 	if err != nil {
 		return nil, err
 	}
 	const what = "sending audit events to the webhook"
-	return &audit.Sender{Batches: flags.Batches, Mode: audit.Mode(flags.HookMode), Truncate: flags.HookTruncate, Sent: func(int) { trouble.Tell(what, nil) },
+	return &audit.Sender{Batches: flags.Batches, Mode: audit.Mode(flags.HookMode), Truncate: flags.HookTruncate, Sent: func(int) { trouble.Report(what, nil) },
 		Lost: func(plugin string, n int, why error) {
 			unsent.WithLabelValues(plugin).Add(float64(n))
 			if why != nil {
-				trouble.Tell(what, why)
+				trouble.Report(what, why)
 			}
 		},
 		Post: func(ctx context.Context, body []byte) error {
@@ -82,7 +82,7 @@ func auditHooks(m *metrics.Metrics, log zerolog.Logger) audit.Hooks {
 				return
 			}
 			m.AuditFailing.Set(0)
-			log.Info().Msg("the audit log is written again")
+			log.Info().Msg("the audit log is writable again")
 		},
 	}
 }

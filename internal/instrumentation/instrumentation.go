@@ -34,11 +34,11 @@ import (
 	"apilet/internal/audit"
 	"apilet/internal/findings"
 	"apilet/internal/history"
+	"apilet/internal/limits"
 	"apilet/internal/metrics"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 )
 
 // A Recorder creates a record for each request and uses it for the log, the metrics and the
@@ -49,9 +49,9 @@ type Recorder struct {
 	Audit     *audit.Log // nil if neither audit flag is set
 	Findings  *findings.Detector
 	Log       zerolog.Logger
-	Verbosity int           // requests are logged if it is at least 3
-	Timeout   time.Duration // for requests other than watches
-	Bytes     *shares.Bytes // limits the memory of large responses; nil means no limit
+	Verbosity int            // requests are logged if it is at least 3
+	Timeout   time.Duration  // for requests other than watches
+	Bytes     *limits.Memory // limits the memory of large responses; nil means no limit
 	// Warnings returns the recorder of the warnings of one response, which has this header.
 	Warnings func(http.Header) warning.Recorder
 }
@@ -69,13 +69,13 @@ type exchange struct {
 // metrics and the audit event. It recovers from panics, so it must be the outermost handler.
 func (b *Recorder) Record(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w, claim: shares.Claim{Bytes: b.Bytes}}}
+		x := &exchange{request: request.Request{Received: time.Now()}, out: responseWriter{ResponseWriter: w, claim: limits.Claim{Memory: b.Bytes}}}
 		rec, out := &x.request, &x.out
 		defer b.close(r, rec, out)
 		asked := b.open(w, r, rec)
 		out.asked = rec
-		if b.Audit != nil && (rec.Follows || request.LongRunning(&rec.Info)) {
-			out.begun = func() { b.Audit.Begun(r, rec, out.code) }
+		if b.Audit != nil && (rec.Streaming || request.IsLongRunning(&rec.Info)) {
+			out.begun = func() { b.Audit.ResponseStarted(r, rec, out.code) }
 		}
 		ctx := warning.WithWarningRecorder(r.Context(), b.Warnings(w.Header()))
 		// The record is the innermost value of the context, because it is looked up most often.
@@ -90,8 +90,8 @@ func (b *Recorder) Record(next http.Handler) http.Handler {
 // /at/MOMENT. Logs and audit events contain the full URL.
 func (b *Recorder) open(w http.ResponseWriter, r *http.Request, rec *request.Request) (asked *url.URL) {
 	asked = r.URL
-	if moment, rest, ok := history.Then(r.URL); ok {
-		rec.At, asked = cmp.Or(moment, "nothing"), rest
+	if moment, rest, ok := history.SplitMoment(r.URL); ok {
+		rec.Moment, asked = cmp.Or(moment, "nothing"), rest
 		stripped := *r
 		stripped.URL = rest
 		rec.Info = request.Parse(&stripped)
@@ -99,7 +99,7 @@ func (b *Recorder) open(w http.ResponseWriter, r *http.Request, rec *request.Req
 		rec.Info = request.Parse(r)
 	}
 	rec.Agent, rec.Remote = r.UserAgent(), r.RemoteAddr
-	rec.Follows = rec.Info.Verb == "watch" || history.Follows(r)
+	rec.Streaming = rec.Info.Verb == "watch" || history.IsFollowRequest(r)
 	if rec.ID = r.Header.Get("Audit-Id"); rec.ID == "" || len(rec.ID) > 64 {
 		rec.ID = uuid.NewString()
 	}
@@ -152,10 +152,10 @@ func (b *Recorder) done(r *http.Request, rec *request.Request, out *responseWrit
 		b.Metrics.Terminated(labels, code)
 	}
 	b.Metrics.Observe(labels, metrics.Result{Code: code, Bytes: out.bytes, Elapsed: elapsed, Queued: rec.Waited})
-	b.Findings.Notice(rec, code, now)
+	b.Findings.RecordRequest(rec, code, now)
 	if b.Verbosity >= 3 {
 		b.Log.Info().Str("verb", rec.Info.Verb).Str("uri", audit.URI(r.URL)).Int("code", code).Int64("bytes", out.bytes).
-			Dur("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
+			Stringer("elapsed", elapsed).Str("user", rec.User.Name).Str("agent", r.UserAgent()).Str("from", r.RemoteAddr).
 			Str("apf_pl", rec.Priority).Str("apf_fs", rec.FlowSchema).Str("id", rec.ID).Msg("request")
 	}
 }
@@ -163,7 +163,7 @@ func (b *Recorder) done(r *http.Request, rec *request.Request, out *responseWrit
 // Received reports each authenticated request to the audit log.
 func (b *Recorder) Received(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if rec := request.From(r.Context()); b.Audit.Received(r, rec) {
+		if rec := request.From(r.Context()); b.Audit.RequestReceived(r, rec) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -185,9 +185,9 @@ func (b *Recorder) BeginInternal(ctx context.Context, by request.User, info requ
 		code := http.StatusOK
 		if err != nil {
 			status, _ := response.ErrorStatus(err)
-			code, rec.Answered = int(status.Code), &status
+			code, rec.ResponseStatus = int(status.Code), &status
 		}
-		b.Findings.Notice(rec, code, time.Now())
+		b.Findings.RecordRequest(rec, code, time.Now())
 		if b.Audit == nil {
 			return
 		}
@@ -207,7 +207,7 @@ func (b *Recorder) logPanic(r *http.Request, cause any) {
 // serveInTime calls next. Unless the request is a watch or a stream, its context ends after
 // --request-timeout, or earlier if the client sets the timeout parameter.
 func (b *Recorder) serveInTime(w http.ResponseWriter, r *http.Request, rec *request.Request, next http.Handler) {
-	if rec.Follows || request.LongRunning(&rec.Info) {
+	if rec.Streaming || request.IsLongRunning(&rec.Info) {
 		next.ServeHTTP(w, r)
 		return
 	}
@@ -235,12 +235,12 @@ type responseWriter struct {
 	code  int
 	bytes int64
 	begun func() // if not nil, it is called before the head is sent
-	claim shares.Claim
+	claim limits.Claim
 	asked *request.Request // its audit policy may require the response body
 }
 
 // Claim returns the memory for large responses that the request has reserved.
-func (w *responseWriter) Claim() *shares.Claim { return &w.claim }
+func (w *responseWriter) Claim() *limits.Claim { return &w.claim }
 
 func (w *responseWriter) WriteHeader(code int) {
 	w.begin(code)
@@ -258,8 +258,8 @@ func (w *responseWriter) begin(code int) {
 
 func (w *responseWriter) Write(p []byte) (int, error) {
 	w.begin(http.StatusOK)
-	if w.asked != nil && w.asked.Audited.WantsAnswer() {
-		w.asked.Audited.Keep(w.Header(), p)
+	if w.asked != nil && w.asked.AuditData.RecordsResponse() {
+		w.asked.AuditData.RecordResponse(w.Header(), p)
 	}
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += int64(n)

@@ -111,7 +111,7 @@ func madeHere(t testing.TB, st *store.Store, doc []byte) (runtime.Object, []byte
 	}
 	strategy.PrepareForCreate(t.Context(), obj)
 	if svc, ok := obj.(*corev1.Service); ok {
-		validation.FitFamilies(svc, nil, []corev1.IPFamily{corev1.IPv4Protocol})
+		validation.SetIPFamilies(svc, nil, []corev1.IPFamily{corev1.IPv4Protocol})
 	}
 	strategy.Canonicalize(obj)
 	defaults.DropEmptyLists(obj)

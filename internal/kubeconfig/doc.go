@@ -2,7 +2,7 @@
 // (--kubeconfig FILE), and the one that selects the server to copy from (backup --kubeconfig FILE).
 // The format is that of k8s.io/client-go/tools/clientcmd/api/v1.
 //
-//	err := kubeconfig.CheckOwn("apilet.kubeconfig")             // first: a file with other content is an error
+//	err := kubeconfig.CheckOwnership("apilet.kubeconfig")       // first: a file with other content is an error
 //	err = kubeconfig.Write("apilet.kubeconfig", cluster, admin) // while the server runs
 //	err = kubeconfig.Clear("apilet.kubeconfig")                 // at the end: removes the address of the server
 //

@@ -17,7 +17,7 @@ func Example() {
 	cluster, user := map[string]any{"server": "https://127.0.0.1:6443"}, map[string]any{"token": "t"}
 	leads := func() bool { text, _ := os.ReadFile(path); return strings.Contains(string(text), "127.0.0.1:6443") }
 
-	fmt.Println(kubeconfig.CheckOwn(path), kubeconfig.Write(path, cluster, user), leads())
+	fmt.Println(kubeconfig.CheckOwnership(path), kubeconfig.Write(path, cluster, user), leads())
 	fmt.Println(kubeconfig.Clear(path), leads())
 	// Output:
 	// <nil> <nil> true
@@ -25,12 +25,12 @@ func Example() {
 }
 
 // A file with somebody else's content is not the server's to write.
-func ExampleCheckOwn() {
+func ExampleCheckOwnership() {
 	dir, _ := os.MkdirTemp("", "example")
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "config")
 	os.WriteFile(path, []byte("apiVersion: v1\nkind: Config\ncontexts: [{name: production, context: {cluster: c, user: u}}]\n"), 0o600)
-	fmt.Println(kubeconfig.CheckOwn(path) != nil)
+	fmt.Println(kubeconfig.CheckOwnership(path) != nil)
 	// Output:
 	// true
 }

@@ -60,8 +60,8 @@ func read(path string) (config, error) {
 	return k, yaml.Unmarshal(text, &k)
 }
 
-// CheckOwn returns an error if the file was not written by apilet.
-func CheckOwn(path string) error {
+// CheckOwnership returns an error if the file was not written by apilet.
+func CheckOwnership(path string) error {
 	if path == "" {
 		return nil
 	}
@@ -147,7 +147,7 @@ func (k config) save(path string) error {
 
 // Write writes the address of a server and its user to the file. Additions of users are kept.
 func Write(path string, cluster, user map[string]any) error {
-	if err := CheckOwn(path); err != nil {
+	if err := CheckOwnership(path); err != nil {
 		return err
 	}
 	k, err := read(path)
@@ -179,7 +179,7 @@ func Clear(path string) error {
 	if path == "" {
 		return nil
 	}
-	if err := CheckOwn(path); err != nil {
+	if err := CheckOwnership(path); err != nil {
 		return err
 	}
 	k, err := read(path)

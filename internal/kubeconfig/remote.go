@@ -95,11 +95,11 @@ func (r Remote) fromFile() (*Client, error) {
 
 const webhookConns = 100
 
-// ForWebhook returns the client for a program that the server calls. The address and the
+// NewWebhookClient returns the client for a program that the server calls. The address and the
 // credentials are read from the current context. Redirects are not followed, because they could
 // send data to a server that was not configured. The number of connections is limited to
 // webhookConns. If all connections are in use, further calls wait until their deadline.
-func ForWebhook(path, agent string) (*Client, error) {
+func NewWebhookClient(path, agent string) (*Client, error) {
 	k, err := read(path)
 	if err == nil && k == nil {
 		err = fmt.Errorf("stat %s: %w", path, fs.ErrNotExist)

@@ -27,7 +27,7 @@ func TestWebhooksAreAsked(t *testing.T) {
 	}))
 	t.Cleanup(hook.Close)
 	client := func(path string) *Client {
-		c, err := ForWebhook(apitest.TempFile(t, "kubeconfig", fmt.Sprintf(`{"current-context":"w","contexts":[{"name":"w","context":{"cluster":"c"}}],
+		c, err := NewWebhookClient(apitest.TempFile(t, "kubeconfig", fmt.Sprintf(`{"current-context":"w","contexts":[{"name":"w","context":{"cluster":"c"}}],
 			"clusters":[{"name":"c","cluster":{"server":%q}}]}`, hook.URL+path)), "me")
 		if err != nil {
 			t.Fatal(err)
@@ -46,11 +46,11 @@ func TestWebhooksAreAsked(t *testing.T) {
 		t.Error(code, err, asked)
 	}
 	for _, bad := range []string{"", "{}", "x: ["} {
-		if _, err := ForWebhook(apitest.TempFile(t, "kubeconfig", bad), "me"); err == nil {
+		if _, err := NewWebhookClient(apitest.TempFile(t, "kubeconfig", bad), "me"); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
 	}
-	if _, err := ForWebhook("/does/not/exist", "me"); err == nil || err.Error() != "stat /does/not/exist: file does not exist" {
+	if _, err := NewWebhookClient("/does/not/exist", "me"); err == nil || err.Error() != "stat /does/not/exist: file does not exist" {
 		t.Error(err)
 	}
 }

@@ -35,7 +35,7 @@ type Connector struct {
 	MayCreate func(*request.Request) error
 	Forward   *proxy.Forwarder
 	// writes an error as a Status
-	Fail func(w http.ResponseWriter, r *http.Request, err error)
+	WriteError func(w http.ResponseWriter, r *http.Request, err error)
 }
 
 // Serve handles a request for a connecting subresource of res. The user must be authorized for the
@@ -72,7 +72,7 @@ func (c *Connector) Serve(w http.ResponseWriter, r *http.Request, rec *request.R
 
 // admitted decodes the options of a request and returns them as modified by admission.
 func (c *Connector) admitted(r *http.Request, rec *request.Request, res *scheme.Resource) (runtime.Object, error) {
-	body := res.BodyOf(rec.Info.Subresource)
+	body := res.ExpectedBody(rec.Info.Subresource)
 	options := newOptions[body.Kind]()
 	query := r.URL.Query()
 	if rec.Info.Subresource == "proxy" {
@@ -82,7 +82,7 @@ func (c *Connector) admitted(r *http.Request, rec *request.Request, res *scheme.
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	asked := admission.Attributes{Resource: res, Subresource: rec.Info.Subresource, Operation: admission.OpConnect, Request: rec}
-	if !c.Admission.Concerns(asked) {
+	if !c.Admission.Handles(asked) {
 		return options, nil
 	}
 	members, err := runtime.DefaultUnstructuredConverter.ToUnstructured(options)
@@ -156,7 +156,7 @@ func (c *Connector) serveProxy(w http.ResponseWriter, r *http.Request, rec *requ
 		readdress(p, to.url)
 		p.Out.Host = p.In.Host
 	})
-	hop.Placed, hop.Plain = true, &rewriting{to.plain, prefixOf(r.URL.Path, to.url.Path)}
+	hop.Limited, hop.Plain = true, &rewriting{to.plain, prefixOf(r.URL.Path, to.url.Path)}
 	hop.Modify = func(_ http.Header, answer *http.Response) error { return tame(answer) }
 	return c.Forward.Serve(w, r, rec.User, hop)
 }
@@ -174,24 +174,24 @@ func addSlash(w http.ResponseWriter, u *url.URL) {
 
 // hop returns the proxy settings for a location.
 func (c *Connector) hop(to *location, rewrite func(*httputil.ProxyRequest)) *proxy.Hop {
-	return &proxy.Hop{Plain: to.plain, Upgrade: to.stream, Lasts: true, Rewrite: rewrite, Modify: func(_ http.Header, answer *http.Response) error {
+	return &proxy.Hop{Plain: to.plain, Upgrade: to.stream, Streaming: true, Rewrite: rewrite, Modify: func(_ http.Header, answer *http.Response) error {
 		if code := answer.StatusCode; code != http.StatusSwitchingProtocols && code < http.StatusBadRequest {
 			return fmt.Errorf("invalid upgrade response: status code %d", code)
 		}
 		return tame(answer)
-	}, Failed: func(w http.ResponseWriter, r *http.Request, err error) {
+	}, ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 		if proxy.UpgradeType(r.Header) == "" {
-			c.Fail(w, r, apierrors.NewServiceUnavailable("error trying to reach service: "+err.Error()))
+			c.WriteError(w, r, apierrors.NewServiceUnavailable("error trying to reach service: "+err.Error()))
 			return
 		}
-		c.Fail(w, r, apierror.Unexplained("error dialing backend: "+err.Error()))
+		c.WriteError(w, r, apierror.InternalWithoutReason("error dialing backend: "+err.Error()))
 	}}
 }
 
 // readdress prepares the request to a location, without the client's credentials.
 func readdress(p *httputil.ProxyRequest, to *url.URL) {
 	p.Out.URL, p.Out.Host, p.Out.Trailer = to, to.Host, nil
-	proxy.HideCredentials(p.Out.Header)
+	proxy.RemoveCredentials(p.Out.Header)
 	if before := p.In.Header["X-Forwarded-For"]; len(before) > 0 {
 		p.Out.Header["X-Forwarded-For"] = slices.Clone(before)
 	}
@@ -203,7 +203,7 @@ func unexplained(err error) error {
 	if _, ok := err.(apierrors.APIStatus); ok {
 		return err
 	}
-	return apierror.Unexplained(err.Error())
+	return apierror.InternalWithoutReason(err.Error())
 }
 
 // tame removes response headers that would allow a program in a Pod to affect other pages of this

@@ -20,11 +20,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"apilet/internal/apitest"
+	"apilet/internal/limits"
 	"apilet/internal/proxy"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -64,8 +64,8 @@ func newFixture(t *testing.T) *fixture {
 	}
 	clients.pods.DialContext, clients.podStreams.DialContext = dial, dial
 	fail := func(w http.ResponseWriter, r *http.Request, err error) { response.Refuse(w, r, err) }
-	f.c = &Connector{Clients: clients, Store: st, Types: scheme.NewRegistry(), MayCreate: func(*request.Request) error { return nil }, Fail: fail,
-		Forward: &proxy.Forwarder{Places: shares.NewPlaces(16), Stopping: make(chan struct{})}}
+	f.c = &Connector{Clients: clients, Store: st, Types: scheme.NewRegistry(), MayCreate: func(*request.Request) error { return nil }, WriteError: fail,
+		Forward: &proxy.Forwarder{Slots: limits.NewSlots(16), Stopping: make(chan struct{})}}
 	f.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := &request.Request{Info: request.Parse(r), User: request.User{Name: user}}
 		r = r.WithContext(context.WithValue(r.Context(), request.Key{}, rec))

@@ -241,7 +241,7 @@ func (c *Connector) serviceHost(namespace, name, port string) (string, error) {
 		port = svc.Spec.Ports[at].Name
 	}
 	var hosts []host
-	for rec, err := range c.Store.All(store.Span{Prefix: c.Types.Lookup("discovery.k8s.io", "v1", "endpointslices").KeyPrefix(namespace), Sound: true}) {
+	for rec, err := range c.Store.All(store.Span{Prefix: c.Types.Lookup("discovery.k8s.io", "v1", "endpointslices").KeyPrefix(namespace), SkipDamaged: true}) {
 		if err != nil {
 			return "", err
 		}

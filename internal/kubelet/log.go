@@ -87,7 +87,7 @@ func refusal(answer *http.Response, pod string) error {
 	}
 	// the body is the connection, which may never end
 	if code == http.StatusSwitchingProtocols {
-		return apierror.Unexplained("the kubelet answered a request for a log with status 101")
+		return apierror.InternalWithoutReason("the kubelet answered a request for a log with status 101")
 	}
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxRefusal))
 	switch {
@@ -98,5 +98,5 @@ func refusal(answer *http.Response, pod string) error {
 	case code == http.StatusBadRequest:
 		return apierrors.NewBadRequest(string(text))
 	}
-	return apierrors.NewGenericServerResponse(apierror.ForeignCode(code), "", schema.GroupResource{Resource: "pods/log"}, pod, string(text), 0, false)
+	return apierrors.NewGenericServerResponse(apierror.UpstreamCode(code), "", schema.GroupResource{Resource: "pods/log"}, pod, string(text), 0, false)
 }

@@ -25,7 +25,7 @@ type Labels struct {
 // resourceVerb is "" for a non-resource request.
 func VerbLabel(method, resourceVerb, subresource, contentType string) string {
 	switch {
-	case resourceVerb != "" && request.Connects(subresource):
+	case resourceVerb != "" && request.IsConnect(subresource):
 		return "CONNECT"
 	case resourceVerb == "watch":
 		return "WATCH"

@@ -136,7 +136,7 @@ type Series struct {
 func New(kubernetes [2]int) *Metrics {
 	m := &Metrics{podMetrics: podMetrics{newest: podsecurity.MajorMinorVersion(kubernetes[0], kubernetes[1])},
 		Registry: exposition.NewRegistry(), series: map[seriesKey]*Series{}}
-	m.kinds.Most, m.hooks.Most, m.rules.Most, m.apiServices.Most = maxNames, maxNames, maxNames, maxNames
+	m.kinds.Max, m.hooks.Max, m.rules.Max, m.apiServices.Max = maxNames, maxNames, maxNames, maxNames
 	m.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.addRequestMetrics()
 	m.addWatchMetrics()
@@ -185,11 +185,11 @@ func (m *Metrics) PolicyChecked(c policy.Check) {
 	}
 	if c.Mutating {
 		m.mutations.WithLabelValues(c.Policy, c.Binding, c.Error).Inc()
-		m.mutationTimes.WithLabelValues(c.Policy, c.Binding, c.Error).Observe(c.Took.Seconds())
+		m.mutationTimes.WithLabelValues(c.Policy, c.Binding, c.Error).Observe(c.Duration.Seconds())
 		return
 	}
 	m.validations.WithLabelValues(c.Policy, c.Binding, c.Error, c.Action).Inc()
-	m.validationTimes.WithLabelValues(c.Policy, c.Binding, c.Error, c.Action).Observe(c.Took.Seconds())
+	m.validationTimes.WithLabelValues(c.Policy, c.Binding, c.Error, c.Action).Observe(c.Duration.Seconds())
 }
 
 // A Result describes the end of a request.
@@ -243,7 +243,7 @@ func (m *Metrics) WebhookCalled(c admission.Call) {
 		c.Name = otherLabel
 	}
 	m.hookCalls.WithLabelValues(c.Name, c.Kind, c.Operation, code, rejected).Inc()
-	m.hookDurations.WithLabelValues(c.Name, c.Kind, c.Operation, rejected).Observe(c.Took.Seconds())
+	m.hookDurations.WithLabelValues(c.Name, c.Kind, c.Operation, rejected).Observe(c.Duration.Seconds())
 	if c.Cause != "" {
 		m.hookRejections.WithLabelValues(c.Name, c.Kind, c.Operation, c.Cause, code).Inc()
 	}

@@ -93,7 +93,7 @@ func (w *writer) writeKubelet() error {
 // discardExposed removes the kubelet's client certificate if other users could read the key in its
 // kubeconfig.
 func (w *writer) discardExposed() error {
-	exposed, err := certs.Hide(w.log, w.path("kubelet.kubeconfig"))
+	exposed, err := certs.RestrictPermissions(w.log, w.path("kubelet.kubeconfig"))
 	if exposed && err == nil {
 		err = os.Remove(w.path("kubelet-client.crt"))
 	}

@@ -64,10 +64,10 @@ type command struct {
 // Commands returns the entry for the table of commands.
 func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
 	c := &command{logger: logger}
-	return []commandline.Command{{Name: "node-bootstrap", Args: "DIR", Counts: []int{1},
-		What:   "write the certificates, kubeconfigs and configuration files of a node into a folder, on the machine of the server",
-		Groups: []commandline.FlagGroup{{Title: "The server", Define: c.defineServer}, {Title: "The node", Define: c.defineNode}},
-		Run:    c.run}}
+	return []commandline.Command{{Name: "node-bootstrap", Args: "DIR", ArgCounts: []int{1},
+		Description: "write the certificates, kubeconfigs and configuration files of a node into a folder, on the machine of the server",
+		Groups:      []commandline.FlagGroup{{Title: "The server", Define: c.defineServer}, {Title: "The node", Define: c.defineNode}},
+		Run:         c.run}}
 }
 
 func (c *command) defineServer(f *flag.FlagSet) {
@@ -78,7 +78,7 @@ func (c *command) defineServer(f *flag.FlagSet) {
 
 func (c *command) defineNode(f *flag.FlagSet) {
 	f.StringVar(&c.node, "node-name", "", "the `name` of the node (default: the name of this machine)")
-	f.Func("node-ip", "comma-separated `addresses` of the node, for the kubelet's serving certificate (default: the address of this machine on the default route)", commandline.Listed(&c.nodeIPs))
+	f.Func("node-ip", "comma-separated `addresses` of the node, for the kubelet's serving certificate (default: the address of this machine on the default route)", commandline.AppendList(&c.nodeIPs))
 	f.StringVar(&c.clusterCIDR, "cluster-cidr", "10.244.0.0/16", "the `CIDR` of all Pods, for kube-proxy")
 	f.StringVar(&c.clusterDNS, "cluster-dns", "10.96.0.10", "the `address` of the DNS Service, for the kubelet")
 	f.StringVar(&c.clusterDomain, "cluster-domain", "cluster.local", "the DNS `domain` of the cluster, for the kubelet")
@@ -91,7 +91,7 @@ func (c *command) defineNode(f *flag.FlagSet) {
 // certificate.
 func (c *command) run(call commandline.Call) error {
 	if c.kubeconfig == "" {
-		return errors.New("--kubeconfig names an administrator's kubeconfig; it is missing")
+		return errors.New("--kubeconfig is required: the kubeconfig of an administrator")
 	}
 	admin, err := kubeconfig.Remote{Kubeconfig: c.kubeconfig, Agent: agent}.Client()
 	if err != nil {

@@ -22,7 +22,7 @@ func Example() {
 
 	kubelet := n.Subscribe(notify.Interest{Resource: "//pods/", Span: "//pods/", Field: "spec.nodeName", Value: "n1"})
 	defer kubelet.Close()
-	kubelet.Rest(st.Revision())
+	kubelet.MarkIdle(st.Revision())
 	for i, node := range []string{"n2", "n1"} {
 		doc := []byte(`{"metadata":{"name":"web","resourceVersion":""},"spec":{"nodeName":"` + node + `"}}`)
 		key := fmt.Sprintf("//pods/default/web-%d", i)
@@ -31,7 +31,7 @@ func Example() {
 		}
 	}
 	<-kubelet.C
-	fmt.Println("nothing of its own up to revision", kubelet.Quiet(), "of", st.Revision())
+	fmt.Println("nothing of its own up to revision", kubelet.QuietRevision(), "of", st.Revision())
 	// Output:
 	// nothing of its own up to revision 1 of 2
 }

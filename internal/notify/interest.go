@@ -10,8 +10,8 @@ import (
 // webhook, because the filter applies to the stored objects.
 func InterestOf(res *scheme.Resource, m *selector.Matcher) Interest {
 	in := Interest{Resource: res.KeyPrefix(""), Span: m.Span}
-	if m.Span == m.Prefix && !res.Converts() {
-		in.Label, in.Field, in.Value = m.Demands()
+	if m.Span == m.Prefix && !res.NeedsConversion() {
+		in.Label, in.Field, in.Value = m.RequiredTerm()
 	}
 	return in
 }

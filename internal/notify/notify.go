@@ -9,9 +9,9 @@
 //	defer sub.Close()
 //	for {
 //		pos = readTheLogFrom(pos) // everything up to now
-//		sub.Rest(pos)
+//		sub.MarkIdle(pos)
 //		<-sub.C
-//		pos = max(pos, sub.Quiet()) // earlier events do not match
+//		pos = max(pos, sub.QuietRevision()) // earlier events do not match
 //	}
 //
 // It has the same purpose for watches as the watcher index of kube-apiserver's cacher
@@ -29,18 +29,18 @@
 //	wakes: //pods/, //pods/a/, //pods/a/y, spec.nodeName = "", spec.nodeName = n1: the first and the third
 //
 // Assume that the second follower has been asleep since revision 40. It is not woken. If an event
-// of revision 95 wakes it later, it need not read the log from 40, because Quiet returns 94. If it
-// has to report its progress after a minute, Quiet returns 90 or the current revision of the log,
-// because no event up to there matches. Therefore, a watch without any events is not affected by
-// other traffic or by compaction.
+// of revision 95 wakes it later, it need not read the log from 40, because QuietRevision returns
+// 94. If it has to report its progress after a minute, QuietRevision returns 90 or the current
+// revision of the log, because no event up to there matches. Therefore, a watch without any events
+// is not affected by other traffic or by compaction.
 //
 // An interest is indexed only by its most specific term. A wakeup does not guarantee a matching
 // event, so followers have to match the events themselves.
 //
 // The package maintains these invariants:
 //
-//   - A matching event with a revision above the last Quiet wakes the subscription.
-//   - Below or at the revision that Quiet returns, there is no matching event without an earlier
+//   - A matching event with a revision above the last QuietRevision wakes the subscription.
+//   - Below or at the revision that QuietRevision returns, there is no matching event without an earlier
 //     wakeup.
 //   - A slow follower never blocks the notifier or other followers.
 package notify
@@ -91,13 +91,13 @@ type Interest struct {
 	Value string // value of the label or field
 }
 
-// A Subscription belongs to one follower. Its methods, except for At and Ring, must be called by a
-// single goroutine.
+// A Subscription belongs to one follower. Its methods, except for Progress and Wake, must be called
+// by a single goroutine.
 type Subscription struct {
 	C    chan struct{} // contains a token after a wakeup
 	n    *Notifier
 	want Interest
-	// revision of the first event that caused a wakeup since the last Quiet, or 0
+	// revision of the first event that caused a wakeup since the last QuietRevision, or 0
 	due  atomic.Int64
 	at   atomic.Int64 // the last revision that has been read
 	busy atomic.Bool  // the follower is awake
@@ -119,12 +119,12 @@ func (n *Notifier) Run(stopping <-chan struct{}) {
 	defer close(n.ended)
 	for {
 		// must be called before reading the log, because a commit in between closes it
-		wake := n.st.Wake(store.Everything)
+		wake := n.st.WakeChannel(store.Everything)
 		n.catchUp()
 		select {
 		case <-wake:
 		case <-stopping:
-			n.each((*Subscription).Ring)
+			n.each((*Subscription).Wake)
 			stopping = nil
 		case <-n.over:
 			return
@@ -198,7 +198,7 @@ func (g group) ring(ev *store.Event) {
 	for s := range g {
 		if s.at.Load() < ev.Rev && strings.HasPrefix(ev.Key, s.want.Span) {
 			s.due.CompareAndSwap(0, ev.Rev)
-			s.Ring()
+			s.Wake()
 		}
 	}
 }
@@ -300,8 +300,8 @@ func leave[K comparable](groups map[K]group, key K, s *Subscription) {
 	}
 }
 
-// Ring wakes the subscription.
-func (s *Subscription) Ring() {
+// Wake wakes the subscription.
+func (s *Subscription) Wake() {
 	select {
 	case s.C <- struct{}{}:
 	default: // it is already awake
@@ -311,13 +311,13 @@ func (s *Subscription) Ring() {
 // lookAnyway wakes a subscription without a known event.
 func (s *Subscription) lookAnyway() {
 	s.due.Store(1)
-	s.Ring()
+	s.Wake()
 }
 
-// Quiet returns the revision up to which there is no matching event without an earlier wakeup. It
-// must be called after a wakeup if the follower had read all events before. The follower has to
-// read the log afterwards.
-func (s *Subscription) Quiet() int64 {
+// QuietRevision returns the revision up to which there is no matching event without an earlier
+// wakeup. It must be called after a wakeup if the follower had read all events before. The follower
+// has to read the log afterwards.
+func (s *Subscription) QuietRevision() int64 {
 	// must be loaded first, because later notifications set due or wake again
 	upTo := s.n.upTo.Load()
 	s.busy.Store(true)
@@ -327,18 +327,18 @@ func (s *Subscription) Quiet() int64 {
 	return upTo
 }
 
-// Saw records that the follower has read all events up to rev.
-func (s *Subscription) Saw(rev int64) { s.at.Store(rev) }
+// MarkRead records that the follower has read all events up to rev.
+func (s *Subscription) MarkRead(rev int64) { s.at.Store(rev) }
 
-// Rest is like Saw, and also records that the follower goes to sleep.
-func (s *Subscription) Rest(rev int64) {
+// MarkIdle is like MarkRead, and also records that the follower goes to sleep.
+func (s *Subscription) MarkIdle(rev int64) {
 	s.at.Store(rev)
 	s.busy.Store(false)
 }
 
-// At returns the follower's progress. It may be called by other goroutines. A sleeping follower
-// without a pending wakeup has the progress of the log.
-func (s *Subscription) At() int64 {
+// Progress returns the follower's progress. It may be called by other goroutines. A sleeping
+// follower without a pending wakeup has the progress of the log.
+func (s *Subscription) Progress() int64 {
 	upTo, at := s.n.upTo.Load(), s.at.Load()
 	if s.due.Load() == 0 && !s.busy.Load() {
 		return max(upTo, at)

@@ -108,14 +108,14 @@ func (f *follower) run(ctx context.Context, st *store.Store, pos int64) error {
 		if pos = upTo; pos < newest { // one call returns a limited number of events
 			continue
 		}
-		f.sub.Rest(pos)
+		f.sub.MarkIdle(pos)
 		select {
 		case <-f.sub.C:
 			f.rings.Add(1)
 		case <-ctx.Done():
 			return nil
 		}
-		pos = max(pos, f.sub.Quiet())
+		pos = max(pos, f.sub.QuietRevision())
 	}
 }
 
@@ -176,7 +176,7 @@ func TestFollowersSeeWhatConcernsThem(t *testing.T) {
 	}
 	writing.Wait()
 	for _, f := range followers {
-		apitest.WaitFor(t, "a follower to come to the end", func() bool { return f.sub.At() == st.Revision() })
+		apitest.WaitFor(t, "a follower to come to the end", func() bool { return f.sub.Progress() == st.Revision() })
 	}
 	cancel()
 	running.Wait()
@@ -215,9 +215,9 @@ func TestSleepersOutliveCompaction(t *testing.T) {
 	sub := n.Subscribe(Interest{Resource: pods, Span: pods + "a/"})
 	defer sub.Close()
 	pos := st.Revision()
-	sub.Rest(pos)
+	sub.MarkIdle(pos)
 	rev := writeMuch(t, st, pods+"b/p")
-	apitest.WaitFor(t, "the notifier to come to the end", func() bool { return sub.At() == rev })
+	apitest.WaitFor(t, "the notifier to come to the end", func() bool { return sub.Progress() == rev })
 	if _, err := maintenance.Compact(context.Background(), rev); err != nil {
 		t.Fatal(err)
 	}
@@ -229,10 +229,10 @@ func TestSleepersOutliveCompaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-sub.C
-	if quiet := sub.Quiet(); quiet != first-1 {
+	if quiet := sub.QuietRevision(); quiet != first-1 {
 		t.Errorf("quiet up to %d, not %d", quiet, first-1)
 	}
-	if at := sub.At(); at != pos {
+	if at := sub.Progress(); at != pos {
 		t.Errorf("awake it is at %d, not %d", at, pos)
 	}
 	events, upTo, err := st.Events(pods, first-1, 0, nil)
@@ -264,7 +264,7 @@ func TestLostPlaceWakesEverybody(t *testing.T) {
 	}
 	n.catchUp()
 	for _, sub := range subs {
-		if len(sub.C) != 1 || sub.Quiet() != 0 {
+		if len(sub.C) != 1 || sub.QuietRevision() != 0 {
 			t.Errorf("%+v is not rung, or thinks it knows", sub.want)
 		}
 		sub.Close()
@@ -286,8 +286,8 @@ func TestStoppingWakesEverybody(t *testing.T) {
 		case <-apitest.Timeout(t):
 			t.Fatalf("%+v sleeps on", sub.want)
 		}
-		if sub.Quiet() != at {
-			t.Errorf("%+v: quiet up to %d, not %d", sub.want, sub.Quiet(), at)
+		if sub.QuietRevision() != at {
+			t.Errorf("%+v: quiet up to %d, not %d", sub.want, sub.QuietRevision(), at)
 		}
 	}
 }

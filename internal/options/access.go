@@ -37,21 +37,21 @@ func (o *OIDC) define(f *flag.FlagSet) {
 			return nil
 		})
 	}
-	text(&o.Issuer, "oidc-issuer-url", "", "the `URL` of an issuer of tokens (OpenID Connect): https only")
-	text(&o.Client, "oidc-client-id", "", "the `audience` that its tokens have to name")
-	text(&o.CAFile, "oidc-ca-file", "", "PEM `file` of the authorities that may vouch for the issuer (default: the system's)")
-	text(&o.UserClaim, "oidc-username-claim", "sub", "the `claim` that is the user's name (default sub)")
-	text(&o.UserPrefix, "oidc-username-prefix", "", "`text` before the name (default: the issuer and #, but for the claim email); - is none")
-	text(&o.GroupsClaim, "oidc-groups-claim", "", "the `claim` that has the user's groups, a string or a list")
-	text(&o.GroupsPrefix, "oidc-groups-prefix", "", "`text` before each group")
-	f.Func("oidc-signing-algs", "comma-separated `names` of the algorithms in which tokens may be signed (default RS256)", func(list string) error {
+	text(&o.Issuer, "oidc-issuer-url", "", "`URL` of an OpenID Connect issuer of tokens; https only")
+	text(&o.Client, "oidc-client-id", "", "`audience` that each token must contain")
+	text(&o.CAFile, "oidc-ca-file", "", "PEM `file` with CAs to verify the issuer's server (default: the system's)")
+	text(&o.UserClaim, "oidc-username-claim", "sub", "`claim` with the user name (default sub)")
+	text(&o.UserPrefix, "oidc-username-prefix", "", "prefix (`text`) of user names (default: the issuer and #, except for the claim email); - means no prefix")
+	text(&o.GroupsClaim, "oidc-groups-claim", "", "`claim` with the groups, a string or a list")
+	text(&o.GroupsPrefix, "oidc-groups-prefix", "", "prefix (`text`) of groups")
+	f.Func("oidc-signing-algs", "comma-separated `names` of the allowed signature algorithms (default RS256)", func(list string) error {
 		o.given = true
-		return commandline.Listed(&o.Algorithms)(list)
+		return commandline.AppendList(&o.Algorithms)(list)
 	})
-	f.Func("oidc-required-claim", "`claim=value` that a token has to have, may be repeated", func(pair string) error {
+	f.Func("oidc-required-claim", "`claim=value` that each token must contain; may be repeated", func(pair string) error {
 		o.given = true
 		if !strings.Contains(pair, "=") {
-			return errors.New("is not claim=value")
+			return errors.New("must have the form claim=value")
 		}
 		o.Required = append(o.Required, pair)
 		return nil
@@ -87,12 +87,12 @@ func (o *OIDC) configuration() (*apiserver.AuthenticationConfiguration, error) {
 }
 
 func (o *Options) defineOthers(f *flag.FlagSet) {
-	f.StringVar(&o.Auth.IssuersFile, "authentication-config", "", "`file` with an AuthenticationConfiguration: issuers of tokens, what is made of their claims, and who may come without any; read again when it changes")
+	f.StringVar(&o.Auth.IssuersFile, "authentication-config", "", "`file` with an AuthenticationConfiguration: token issuers, claim mappings and anonymous access; reloaded when it changes")
 	o.OIDC.define(f)
-	f.StringVar(&o.Auth.TokenHook.File, "authentication-token-webhook-config-file", "", "kubeconfig `file` that says which webhook is asked whose a token is (TokenReview)")
-	f.StringVar(&o.Auth.TokenHook.Version, "authentication-token-webhook-version", "v1beta1", "the `version` of TokenReview that it speaks: v1 or v1beta1")
-	f.DurationVar(&o.Auth.TokenHook.TTL, "authentication-token-webhook-cache-ttl", 2*time.Minute, "how long its answers are kept")
-	f.StringVar(&o.Auth.PlanFile, "authorization-config", "", "`file` with an AuthorizationConfiguration, instead of --authorization-mode: who is asked whether somebody may, in turn, and which webhooks about what; read again when it changes")
+	f.StringVar(&o.Auth.TokenHook.File, "authentication-token-webhook-config-file", "", "kubeconfig `file` of the webhook that verifies tokens (TokenReview)")
+	f.StringVar(&o.Auth.TokenHook.Version, "authentication-token-webhook-version", "v1beta1", "`version` of TokenReview for the webhook: v1 or v1beta1")
+	f.DurationVar(&o.Auth.TokenHook.TTL, "authentication-token-webhook-cache-ttl", 2*time.Minute, "time to cache the webhook's responses")
+	f.StringVar(&o.Auth.PlanFile, "authorization-config", "", "`file` with an AuthorizationConfiguration, the ordered list of authorizers, instead of --authorization-mode; reloaded when it changes")
 	hook := func(name string) func(string) error {
 		return func(text string) (err error) {
 			o.hookGiven = true
@@ -110,10 +110,10 @@ func (o *Options) defineOthers(f *flag.FlagSet) {
 		}
 	}
 	o.Hook = callout.HookFlags{Version: "v1beta1", AllowedTTL: 5 * time.Minute, UnallowedTTL: 30 * time.Second}
-	f.Func("authorization-webhook-config-file", "kubeconfig `file` that says which webhook --authorization-mode=Webhook asks (SubjectAccessReview)", hook("config-file"))
-	f.Func("authorization-webhook-version", "the `version` of SubjectAccessReview that it speaks: v1 or v1beta1 (default v1beta1)", hook("version"))
-	f.Func("authorization-webhook-cache-authorized-ttl", "how `long` it is remembered that somebody may (default 5m)", hook("cache-authorized-ttl"))
-	f.Func("authorization-webhook-cache-unauthorized-ttl", "how `long` it is remembered that somebody may not (default 30s)", hook("cache-unauthorized-ttl"))
+	f.Func("authorization-webhook-config-file", "kubeconfig `file` of the webhook for --authorization-mode=Webhook (SubjectAccessReview)", hook("config-file"))
+	f.Func("authorization-webhook-version", "`version` of SubjectAccessReview for the webhook: v1 or v1beta1 (default v1beta1)", hook("version"))
+	f.Func("authorization-webhook-cache-authorized-ttl", "`duration` to cache allowed requests (default 5m)", hook("cache-authorized-ttl"))
+	f.Func("authorization-webhook-cache-unauthorized-ttl", "`duration` to cache denied requests (default 30s)", hook("cache-unauthorized-ttl"))
 }
 
 // finishOthers validates the combination of these flags. The error messages are those of

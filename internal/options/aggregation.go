@@ -23,23 +23,23 @@ type Aggregation struct {
 }
 
 func (o *Options) defineAggregation(f *flag.FlagSet) {
-	f.StringVar(&o.Aggregation.ProxyCert, "proxy-client-cert-file", "", "PEM `file` with the certificate that is shown to the servers of APIServices (default: one that the server makes, in --cert-dir)")
+	f.StringVar(&o.Aggregation.ProxyCert, "proxy-client-cert-file", "", "PEM `file` with the client certificate for aggregated API servers (default: a generated one in --cert-dir)")
 	f.StringVar(&o.Aggregation.ProxyKey, "proxy-client-key-file", "", "PEM `file` with the key of --proxy-client-cert-file")
-	f.BoolVar(&o.Aggregation.RejectRedirects, "aggregator-reject-forwarding-redirect", true, "refuse answers of those servers that send clients elsewhere")
-	f.BoolVar(&o.Aggregation.Routing, "enable-aggregator-routing", false, "accepted: requests always go to the endpoints of a Service, never to its cluster IP")
+	f.BoolVar(&o.Aggregation.RejectRedirects, "aggregator-reject-forwarding-redirect", true, "refuse redirects from aggregated API servers")
+	f.BoolVar(&o.Aggregation.Routing, "enable-aggregator-routing", false, "accepted for compatibility: requests always go to the endpoints of a Service, never to its cluster IP")
 	rh := &o.Auth.RequestHeader
-	f.StringVar(&rh.ClientCAFile, "requestheader-client-ca-file", "", "PEM `file` of authorities; a proxy with a certificate of theirs is believed when it says in headers who asks")
-	f.Func("requestheader-allowed-names", "comma-separated common `names` of such certificates (default: any)", commandline.Listed(&rh.AllowedNames))
-	f.Func("requestheader-username-headers", "comma-separated `headers` with the user's name: X-Remote-User is common", commandline.Listed(&rh.Users))
-	f.Func("requestheader-uid-headers", "comma-separated `headers` with the user's uid: X-Remote-Uid", commandline.Listed(&rh.UIDs))
-	f.Func("requestheader-group-headers", "comma-separated `headers` with the user's groups: X-Remote-Group", commandline.Listed(&rh.Groups))
-	f.Func("requestheader-extra-headers-prefix", "comma-separated `beginnings` of headers with what else is known of the user: X-Remote-Extra-", commandline.Listed(&rh.Extras))
+	f.StringVar(&rh.ClientCAFile, "requestheader-client-ca-file", "", "PEM `file` with the CAs of authenticating proxies, whose headers contain the user")
+	f.Func("requestheader-allowed-names", "comma-separated common `names` of the proxies' certificates (default: any)", commandline.AppendList(&rh.AllowedNames))
+	f.Func("requestheader-username-headers", "comma-separated `headers` with the user name, such as X-Remote-User", commandline.AppendList(&rh.Users))
+	f.Func("requestheader-uid-headers", "comma-separated `headers` with the uid, such as X-Remote-Uid", commandline.AppendList(&rh.UIDs))
+	f.Func("requestheader-group-headers", "comma-separated `headers` with the groups, such as X-Remote-Group", commandline.AppendList(&rh.Groups))
+	f.Func("requestheader-extra-headers-prefix", "comma-separated `prefixes` of headers with extra user information, such as X-Remote-Extra-", commandline.AppendList(&rh.Extras))
 }
 
 // finishAggregation returns the same errors as kube-apiserver.
 func (o *Options) finishAggregation() error {
 	if (o.Aggregation.ProxyCert == "") != (o.Aggregation.ProxyKey == "") {
-		return errors.New("--proxy-client-cert-file and --proxy-client-key-file belong together")
+		return errors.New("--proxy-client-cert-file and --proxy-client-key-file must be set together")
 	}
 	rh := &o.Auth.RequestHeader
 	for _, list := range []struct {

@@ -25,22 +25,22 @@ type Audit struct {
 const auditVersion = "audit.k8s.io/v1"
 
 func (a *Audit) define(f *flag.FlagSet) {
-	f.StringVar(&a.Path, "audit-log-path", "", "`file` for audit.k8s.io/v1 events, one JSON line each; - is standard output")
-	f.StringVar(&a.Policy, "audit-policy-file", "", "`file` with a Policy (audit.k8s.io/v1): of which requests what is written; without one each request has a line, without bodies")
-	f.StringVar(&a.Format, "audit-log-format", "json", "`json|legacy`: legacy is a line for people")
-	f.StringVar(&a.Version, "audit-log-version", auditVersion, "the `version` of events: "+auditVersion)
-	f.StringVar(&a.Mode, "audit-log-mode", "blocking", "`batch|blocking|blocking-strict`: requests wait until their events are in the log; not in batch; in the last one they are refused where they cannot be")
-	f.IntVar(&a.Rotation.MaxSize, "audit-log-maxsize", 0, "`mebibytes` from which the log is moved aside and begun anew; 0 leaves that to logrotate (kube-apiserver: 100)")
-	f.IntVar(&a.Rotation.MaxAge, "audit-log-maxage", 366, "`days` for which logs that were moved aside are kept; 0 is for ever")
-	f.IntVar(&a.Rotation.MaxBackups, "audit-log-maxbackup", 100, "how many `logs` that were moved aside are kept; 0 is all")
-	f.BoolVar(&a.Rotation.Compress, "audit-log-compress", false, "compress logs that were moved aside with gzip")
+	f.StringVar(&a.Path, "audit-log-path", "", "`file` for audit events, one line of JSON each; - is standard output")
+	f.StringVar(&a.Policy, "audit-policy-file", "", "`file` with an audit Policy (default: level Metadata for all requests)")
+	f.StringVar(&a.Format, "audit-log-format", "json", "`json|legacy`: legacy is a line of text")
+	f.StringVar(&a.Version, "audit-log-version", auditVersion, "`version` of audit events")
+	f.StringVar(&a.Mode, "audit-log-mode", "blocking", "`batch|blocking|blocking-strict`: batch does not delay requests, blocking waits until the event is written, blocking-strict also refuses requests whose events cannot be written")
+	f.IntVar(&a.Rotation.MaxSize, "audit-log-maxsize", 0, "size in `mebibytes` at which the log is rotated; 0 leaves rotation to logrotate (kube-apiserver: 100)")
+	f.IntVar(&a.Rotation.MaxAge, "audit-log-maxage", 366, "`days` to keep rotated logs; 0 keeps them forever")
+	f.IntVar(&a.Rotation.MaxBackups, "audit-log-maxbackup", 100, "maximum number of rotated `logs`; 0 keeps all")
+	f.BoolVar(&a.Rotation.Compress, "audit-log-compress", false, "compress rotated logs with gzip")
 	a.LogBatches = audit.Batches{BufferSize: bufferSize, MaxSize: 1}
 	defineBatches(f, "audit-log", &a.LogBatches)
 	defineTruncate(f, "audit-log", &a.LogTruncate)
-	f.StringVar(&a.Webhook, "audit-webhook-config-file", "", "kubeconfig `file` that says where events are sent besides")
-	f.StringVar(&a.HookVersion, "audit-webhook-version", auditVersion, "the `version` of events that are sent: "+auditVersion)
-	f.StringVar(&a.HookMode, "audit-webhook-mode", "batch", "`batch|blocking|blocking-strict`: no request waits for the webhook in batch; as for the log in the others")
-	f.DurationVar(&a.Batches.Backoff, "audit-webhook-initial-backoff", 10*time.Second, "how long to wait before a batch is sent again")
+	f.StringVar(&a.Webhook, "audit-webhook-config-file", "", "kubeconfig `file` of a webhook that also receives audit events")
+	f.StringVar(&a.HookVersion, "audit-webhook-version", auditVersion, "`version` of audit events for the webhook")
+	f.StringVar(&a.HookMode, "audit-webhook-mode", "batch", "`batch|blocking|blocking-strict`: as --audit-log-mode, for the webhook")
+	f.DurationVar(&a.Batches.Backoff, "audit-webhook-initial-backoff", 10*time.Second, "time to wait before the first retry of a batch")
 	a.Batches = audit.Batches{BufferSize: bufferSize, MaxSize: 400, MaxWait: 30 * time.Second, Throttle: true, QPS: 10, Burst: 15, Backoff: a.Batches.Backoff}
 	defineBatches(f, "audit-webhook", &a.Batches)
 	defineTruncate(f, "audit-webhook", &a.HookTruncate)
@@ -50,16 +50,16 @@ const bufferSize = 10000 // for the log and for the webhook
 
 // defineBatches defines the flags of the mode batch. b contains their defaults.
 func defineBatches(f *flag.FlagSet, of string, b *audit.Batches) {
-	f.IntVar(&b.BufferSize, of+"-batch-buffer-size", b.BufferSize, "in mode batch: how many `events` wait; what is beyond that, or beyond 64 MiB, is lost and counted")
-	f.IntVar(&b.MaxSize, of+"-batch-max-size", b.MaxSize, "how many `events` a batch has at most")
-	f.DurationVar(&b.MaxWait, of+"-batch-max-wait", b.MaxWait, "how long a batch that does not fill waits")
-	f.BoolVar(&b.Throttle, of+"-batch-throttle-enable", b.Throttle, "bound the batches of a second")
-	f.Func(of+"-batch-throttle-qps", "batches a second, in the long `run`"+byDefault(b.QPS), func(text string) error {
+	f.IntVar(&b.BufferSize, of+"-batch-buffer-size", b.BufferSize, "in mode batch: maximum number of buffered `events`; events beyond that, or beyond 64 MiB, are dropped and counted")
+	f.IntVar(&b.MaxSize, of+"-batch-max-size", b.MaxSize, "maximum number of `events` in a batch")
+	f.DurationVar(&b.MaxWait, of+"-batch-max-wait", b.MaxWait, "maximum time to wait for a batch to fill")
+	f.BoolVar(&b.Throttle, of+"-batch-throttle-enable", b.Throttle, "limit the rate of batches")
+	f.Func(of+"-batch-throttle-qps", "average number of `batches` per second"+byDefault(b.QPS), func(text string) error {
 		qps, err := strconv.ParseFloat(text, 32)
 		b.QPS = qps
 		return err
 	})
-	f.IntVar(&b.Burst, of+"-batch-throttle-burst", b.Burst, "how many `batches` may go at once when few went before")
+	f.IntVar(&b.Burst, of+"-batch-throttle-burst", b.Burst, "maximum number of `batches` in a burst")
 }
 
 func byDefault(qps float64) string {
@@ -70,9 +70,9 @@ func byDefault(qps float64) string {
 }
 
 func defineTruncate(f *flag.FlagSet, of string, t *audit.Truncate) {
-	f.BoolVar(&t.Enabled, of+"-truncate-enabled", false, "shorten events that are too long: the bodies go first, then the event")
-	f.Int64Var(&t.MaxEventSize, of+"-truncate-max-event-size", 100<<10, "how many `bytes` an event may have")
-	f.Int64Var(&t.MaxBatch, of+"-truncate-max-batch-size", 10<<20, "how many `bytes` a batch may have, about")
+	f.BoolVar(&t.Enabled, of+"-truncate-enabled", false, "truncate events that are too large: remove the bodies, or drop the event if that is not enough")
+	f.Int64Var(&t.MaxEventSize, of+"-truncate-max-event-size", 100<<10, "maximum size of an event in `bytes`")
+	f.Int64Var(&t.MaxBatch, of+"-truncate-max-batch-size", 10<<20, "approximate maximum size of a batch in `bytes`")
 }
 
 // finish validates the flags. The error messages are those of kube-apiserver.

@@ -27,5 +27,5 @@ func ExampleOptions_Finish() {
 	// Output:
 	// 600 <nil>
 	// -1 <nil>
-	// -1 --max-requests-inflight=auto finds the sum of both limits: --max-mutating-requests-inflight is auto, too, or not given
+	// -1 --max-requests-inflight=auto applies to both limits: --max-mutating-requests-inflight must be auto or not set
 }

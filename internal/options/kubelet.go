@@ -24,11 +24,11 @@ type Kubelet struct {
 
 func (o *Options) defineKubelet(f *flag.FlagSet) {
 	k := &o.Kubelet
-	f.StringVar(&k.CertFile, "kubelet-client-certificate", "", "PEM `file` with the client certificate that is shown to kubelets (default: one of the server's own authority, for the user apiserver-kubelet-client)")
+	f.StringVar(&k.CertFile, "kubelet-client-certificate", "", "PEM `file` with the client certificate for kubelets (default: a generated one for the user apiserver-kubelet-client)")
 	f.StringVar(&k.KeyFile, "kubelet-client-key", "", "PEM `file` with the key of --kubelet-client-certificate")
-	f.StringVar(&k.CAFile, "kubelet-certificate-authority", "", "PEM `file` of authorities that verify the certificates of kubelets (default: they are not verified)")
+	f.StringVar(&k.CAFile, "kubelet-certificate-authority", "", "PEM `file` with CAs to verify kubelets (default: kubelets are not verified)")
 	k.AddressTypes = []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeExternalDNS}
-	f.Func("kubelet-preferred-address-types", "comma-separated `types` of addresses of Nodes by which kubelets are reached, the preferred first (default InternalIP,ExternalIP,Hostname,InternalDNS,ExternalDNS)", func(text string) error {
+	f.Func("kubelet-preferred-address-types", "comma-separated `types` of Node addresses for connections to kubelets, in order of preference (default InternalIP,ExternalIP,Hostname,InternalDNS,ExternalDNS)", func(text string) error {
 		names, err := commandline.SplitList(text)
 		k.AddressTypes = nil
 		for _, name := range names {
@@ -36,7 +36,7 @@ func (o *Options) defineKubelet(f *flag.FlagSet) {
 		}
 		return err
 	})
-	f.DurationVar(&k.Timeout, "kubelet-timeout", 5*time.Second, "time for connecting to a kubelet; 0 is no limit")
+	f.DurationVar(&k.Timeout, "kubelet-timeout", 5*time.Second, "timeout for connecting to a kubelet; 0 means no limit")
 }
 
 // finishKubelet returns an error for flags that do not fit together.
@@ -49,9 +49,9 @@ func (o *Options) finishKubelet() error {
 	}
 	switch {
 	case (o.Kubelet.CertFile == "") != (o.Kubelet.KeyFile == ""):
-		return errors.New("--kubelet-client-certificate and --kubelet-client-key belong together")
+		return errors.New("--kubelet-client-certificate and --kubelet-client-key must be set together")
 	case o.Kubelet.Timeout < 0:
-		return fmt.Errorf("--kubelet-timeout: %s is negative (0 is no limit)", o.Kubelet.Timeout)
+		return fmt.Errorf("--kubelet-timeout: %s is negative (0 means no limit)", o.Kubelet.Timeout)
 	}
 	return nil
 }

@@ -83,18 +83,18 @@ const AutoSeats = -1
 // Groups returns the flags for serving. Defining the flags sets the defaults.
 func (o *Options) Groups() []commandline.FlagGroup {
 	return []commandline.FlagGroup{
-		{Title: "The data", Define: o.defineStorage},
-		{Title: "Objects in etcd instead of the file, which then is this server's replica of them", Define: o.Etcd.Define},
-		{Title: "The address and its certificate", Define: o.defineAddress},
-		{Title: "Who may do what", Define: o.defineAccess},
-		{Title: "Who else is asked who somebody is, and whether they may", Define: o.defineOthers},
+		{Title: "Storage", Define: o.defineStorage},
+		{Title: "Storage in etcd (the data file is then a replica)", Define: o.Etcd.Define},
+		{Title: "Address and certificate", Define: o.defineAddress},
+		{Title: "Authentication and authorization", Define: o.defineAccess},
+		{Title: "External authentication and authorization", Define: o.defineOthers},
 		{Title: "Service accounts", Define: o.defineAccounts},
-		{Title: "Servers behind this one, and proxies in front of it", Define: o.defineAggregation},
+		{Title: "Aggregated API servers and authenticating proxies", Define: o.defineAggregation},
 		{Title: "Kubelets", Define: o.defineKubelet},
 		{Title: "Objects", Define: o.defineObjects},
 		{Title: "Requests", Define: o.defineRequests},
-		{Title: "The audit log", Define: o.Audit.define},
-		{Title: "Logs", Define: o.defineLogs},
+		{Title: "Audit log", Define: o.Audit.define},
+		{Title: "Logging", Define: o.defineLogs},
 	}
 }
 
@@ -102,44 +102,44 @@ const defaultData = "apilet.db"
 
 // Data defines the flag for the data file.
 func Data(f *flag.FlagSet, path *string) {
-	f.StringVar(path, "data", defaultData, "the `file` that holds everything")
+	f.StringVar(path, "data", defaultData, "`file` that stores all objects")
 }
 
 // EncryptionConfig defines the flag for the configuration of encryption at rest.
 func EncryptionConfig(f *flag.FlagSet, path *string) {
-	f.StringVar(path, "encryption-provider-config", "", "`file` with an EncryptionConfiguration: which types are encrypted at rest, and with which keys")
+	f.StringVar(path, "encryption-provider-config", "", "`file` with an EncryptionConfiguration: the types to encrypt at rest, and the keys")
 }
 
 func (o *Options) defineStorage(f *flag.FlagSet) {
 	Data(f, &o.Data)
-	f.BoolVar(&o.Ephemeral, "ephemeral", false, "keep nothing: a temporary file, no fsync, removed at exit")
-	f.StringVar(&o.Base, "base", "", "with --ephemeral: begin with a private copy of this data `file`, which stays as it is, and which any number of servers may have at once")
-	f.Int64Var(&o.Quota, "quota-backend-bytes", 0, "refuse writes other than deletes while the data file has more `bytes` than this; free pages do not count, history that is not compacted does. 0 is 2 GiB, or half of the file system where that is less, and no limit with --ephemeral; -1 is no limit")
-	f.DurationVar(&o.CompactionInterval, "compaction-interval", 5*time.Minute, "how often history is compacted; 0 keeps all")
-	f.Func("history", "the `duration` for which old versions are kept, with author and time, before they are compacted; 0 keeps all (default: --compaction-interval)", func(text string) error {
+	f.BoolVar(&o.Ephemeral, "ephemeral", false, "store the objects in a temporary file, which is not synced and is removed at exit")
+	f.StringVar(&o.Base, "base", "", "with --ephemeral: start with a private copy of this data `file`. The file does not change, and any number of servers can use it at once")
+	f.Int64Var(&o.Quota, "quota-backend-bytes", 0, "maximum size of the data file in `bytes`; above it, only deletes are allowed. Free pages do not count; history that is not compacted does. 0 means 2 GiB, or half of the file system if that is less, and no limit with --ephemeral; -1 means no limit")
+	f.DurationVar(&o.CompactionInterval, "compaction-interval", 5*time.Minute, "interval between compactions of the history; 0 disables compaction")
+	f.Func("history", "`duration` to keep old versions, with author and time, before compaction deletes them; 0 keeps all (default: --compaction-interval)", func(text string) error {
 		d, err := time.ParseDuration(text)
 		if err == nil && d < 0 {
-			err = errors.New("is negative")
+			err = errors.New("must not be negative")
 		}
 		o.History = &d
 		return err
 	})
 	EncryptionConfig(f, &o.EncryptionConfig)
-	f.BoolVar(&o.EncryptionReload, "encryption-provider-config-automatic-reload", false, "look at the file of --encryption-provider-config each minute, and put it into force when it has changed")
-	f.DurationVar(&o.EventTTL, "event-ttl", time.Hour, "Events older than this are deleted; 0 keeps all")
+	f.BoolVar(&o.EncryptionReload, "encryption-provider-config-automatic-reload", false, "check the file of --encryption-provider-config each minute, and reload it if it has changed")
+	f.DurationVar(&o.EventTTL, "event-ttl", time.Hour, "time to keep Events; 0 keeps all")
 }
 
 func (o *Options) defineAddress(f *flag.FlagSet) {
-	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "`host:port` to serve on; port 0 picks a free one")
-	f.StringVar(&o.Advertised, "advertise-address", "", "the `IP` at which others reach this server, for the endpoints of Service default/kubernetes and the server's own certificate (default: that of --listen)")
-	f.StringVar(&o.EndpointReconciler, "endpoint-reconciler-type", "lease", "`lease|none`: lease lists this server (on etcd: every live server, kube-apiservers too) in the endpoints of Service default/kubernetes; none leaves them alone")
-	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` once listening")
-	f.StringVar(&o.TLSCert, "tls-cert-file", "", "PEM `file` with the serving certificate; makes the server speak TLS")
+	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "`host:port` to listen on; port 0 selects a free port")
+	f.StringVar(&o.Advertised, "advertise-address", "", "`IP` address of this server for other machines, for the endpoints of Service default/kubernetes and the generated certificate (default: the address of --listen)")
+	f.StringVar(&o.EndpointReconciler, "endpoint-reconciler-type", "lease", "`lease|none`: lease adds this server (on etcd: all live servers, including kube-apiservers) to the endpoints of Service default/kubernetes; none does not change the endpoints")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` when the server is ready")
+	f.StringVar(&o.TLSCert, "tls-cert-file", "", "PEM `file` with the serving certificate; enables TLS")
 	f.StringVar(&o.TLSKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
-	f.StringVar(&o.CertDir, "cert-dir", "", "`folder` for the generated CA and serving certificate; setting it enables TLS (default: DATA-certs)")
-	f.Func("tls-san", "comma-separated DNS `names` and IPs of this server, including a load balancer's, for the generated certificate; may be repeated. The first is the server in the kubeconfig; setting this enables TLS", o.addNames)
-	f.Func("cors-allowed-origins", "comma-separated `regexes` of web origins whose pages may use this server. Each has to match the origin as a whole and to name both ends of the host: '^https://example\\.com(:|$)'", func(text string) error {
-		err := commandline.Listed(&o.Auth.CORSOrigins)(text)
+	f.StringVar(&o.CertDir, "cert-dir", "", "`folder` for the generated CA and serving certificate; enables TLS (default: DATA-certs)")
+	f.Func("tls-san", "comma-separated DNS `names` and IP addresses of this server or its load balancer, for the generated certificate; may be repeated. The kubeconfig contains the first one. Enables TLS", o.addNames)
+	f.Func("cors-allowed-origins", "comma-separated `regexes` of web origins whose pages may use this server. Each must match the whole origin and contain both ends of the host: '^https://example\\.com(:|$)'", func(text string) error {
+		err := commandline.AppendList(&o.Auth.CORSOrigins)(text)
 		if errors.Is(err, commandline.ErrEmptyElement) {
 			err = auth.CheckOrigin("")
 		}
@@ -148,56 +148,56 @@ func (o *Options) defineAddress(f *flag.FlagSet) {
 }
 
 func (o *Options) defineAccess(f *flag.FlagSet) {
-	f.StringVar(&o.Auth.ClientCAFile, "client-ca-file", "", "PEM `file` of CAs for client certificates: CN is the user, O the groups")
+	f.StringVar(&o.Auth.ClientCAFile, "client-ca-file", "", "PEM `file` with CAs for client certificates; CN is the user name, O are the groups")
 	f.StringVar(&o.Auth.TokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
 	f.BoolVar(&o.Auth.BootstrapTokens, "enable-bootstrap-token-auth", false, "allow Secrets of type bootstrap.kubernetes.io/token in namespace kube-system to authenticate nodes that have no certificate yet, and publish ConfigMap cluster-info in kube-public for them")
 	o.Auth.Anonymous = true
-	f.BoolFunc("anonymous-auth", "with an authenticator: requests without credentials are system:anonymous instead of refused (default true)", func(text string) (err error) {
-		o.Auth.AnonymousGiven = true
+	f.BoolFunc("anonymous-auth", "with an authenticator: allow requests without credentials, as user system:anonymous (default true)", func(text string) (err error) {
+		o.Auth.AnonymousFlagSet = true
 		o.Auth.Anonymous, err = strconv.ParseBool(text)
 		return err
 	})
-	f.Func("authorization-mode", "comma-separated `modes`: RBAC, Node (kubelets get at what their pods refer to), Webhook, AlwaysAllow and AlwaysDeny; by default RBAC with an authenticator and AlwaysAllow without", commandline.Listed(&o.Authorization))
+	f.Func("authorization-mode", "comma-separated `modes`, in order: RBAC, Node (for kubelets), Webhook, AlwaysAllow and AlwaysDeny (default: RBAC with an authenticator, otherwise AlwaysAllow)", commandline.AppendList(&o.Authorization))
 }
 
 func (o *Options) defineAccounts(f *flag.FlagSet) {
-	f.StringVar(&o.Accounts.SigningKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens; by default the data file keeps one")
-	f.Func("service-account-key-file", "PEM `file` of keys that verify service account tokens, may be repeated; without --service-account-signing-key-file, a private one signs", commandline.Repeated(&o.Accounts.KeyFiles))
-	f.Func("service-account-issuer", "the `URL` that service account tokens name, may be repeated: the first issues, all are accepted (default "+serviceaccount.DefaultIssuer+")", commandline.Repeated(&o.Accounts.Issuers))
-	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", commandline.Listed(&o.Accounts.Audiences))
-	f.StringVar(&o.JWKSURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document, if not this server's own")
+	f.StringVar(&o.Accounts.SigningKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens (default: a key in the data file)")
+	f.Func("service-account-key-file", "PEM `file` with keys that verify service account tokens; may be repeated. Without --service-account-signing-key-file, a private key among them signs", commandline.AppendValue(&o.Accounts.KeyFiles))
+	f.Func("service-account-issuer", "`URL` of the issuer of service account tokens; may be repeated. New tokens contain the first one, all are accepted (default "+serviceaccount.DefaultIssuer+")", commandline.AppendValue(&o.Accounts.Issuers))
+	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", commandline.AppendList(&o.Accounts.Audiences))
+	f.StringVar(&o.JWKSURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document (default: this server's)")
 }
 
 func (o *Options) defineObjects(f *flag.FlagSet) {
-	f.BoolVar(&o.Controllers, "controllers", true, "run the built-in controllers: garbage collection, deletion of namespaces and their default objects, token Secrets, type checks of policies; false leaves them to a kube-controller-manager")
-	f.BoolVar(&o.NamespaceDefaults, "namespace-defaults", true, "give namespaces their ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt; false leaves them empty, as kube-apiserver alone does")
-	f.StringVar(&o.ServiceRange, "service-cluster-ip-range", "10.96.0.0/16", "`CIDR[,CIDR]` from which Services get their cluster IPs: one range, or one of IPv4 and one of IPv6; the first is for Services that name no family")
-	f.BoolVar(&o.Validate, "validate", true, "validate built-in objects by the rules of their types; false trusts the writers, but for metadata")
-	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to switch on besides those that are on by default", commandline.Listed(&o.EnabledPlugins))
-	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to switch off", commandline.Listed(&o.DisabledPlugins))
-	f.Int64Var(&o.Tolerations.NotReady, "default-not-ready-toleration-seconds", 300, "`seconds` for which pods tolerate a node that is not ready, unless they say otherwise")
-	f.Int64Var(&o.Tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "`seconds` for which pods tolerate a node that is unreachable, unless they say otherwise")
-	f.StringVar(&o.AdmissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration: of PodSecurity, PodNodeSelector, PodTolerationRestriction and EventRateLimit")
-	f.BoolVar(&o.ManagedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
-	f.Func("runtime-config", "comma-separated `versions` to switch on or off: GROUP/VERSION=true|false, of one type GROUP/VERSION/RESOURCE, of all that are off by default api/beta, api/alpha, api/all", commandline.Listed(&o.RuntimeConfig))
-	f.BoolVar(&o.DenyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
+	f.BoolVar(&o.Controllers, "controllers", true, "run the built-in controllers: garbage collection, deletion of namespaces, default objects of namespaces, token Secrets, type checks of policies; set it to false to run kube-controller-manager")
+	f.BoolVar(&o.NamespaceDefaults, "namespace-defaults", true, "create ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt in each namespace; kube-apiserver alone does not")
+	f.StringVar(&o.ServiceRange, "service-cluster-ip-range", "10.96.0.0/16", "`CIDR[,CIDR]` for the cluster IPs of Services: one range, or one for IPv4 and one for IPv6; the first is the default family")
+	f.BoolVar(&o.Validate, "validate", true, "validate built-in objects; with false, only their metadata")
+	f.Func("enable-admission-plugins", "comma-separated `names` of admission plug-ins to enable in addition to the default ones", commandline.AppendList(&o.EnabledPlugins))
+	f.Func("disable-admission-plugins", "comma-separated `names` of admission plug-ins to disable", commandline.AppendList(&o.DisabledPlugins))
+	f.Int64Var(&o.Tolerations.NotReady, "default-not-ready-toleration-seconds", 300, "`seconds` for which Pods without a toleration of their own tolerate a node that is not ready")
+	f.Int64Var(&o.Tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "`seconds` for which Pods without a toleration of their own tolerate an unreachable node")
+	f.StringVar(&o.AdmissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration for PodSecurity, PodNodeSelector, PodTolerationRestriction and EventRateLimit")
+	f.BoolVar(&o.ManagedFields, "managed-fields", true, "record the manager of each field in metadata.managedFields; server-side apply requires it")
+	f.Func("runtime-config", "comma-separated `versions` to enable or disable, GROUP/VERSION=true|false or GROUP/VERSION/RESOURCE=true|false; api/beta, api/alpha and api/all stand for all versions that are off by default", commandline.AppendList(&o.RuntimeConfig))
+	f.BoolVar(&o.DenyDeprecated, "deny-deprecated", false, "refuse requests for deprecated API versions, instead of returning a warning")
 }
 
 func (o *Options) defineRequests(f *flag.FlagSet) {
 	o.MaxReadonly, o.MaxMutating = 400, 200
-	f.Func("max-requests-inflight", "concurrent requests that only read; with --max-mutating-requests-inflight these are all `seats` of flow control. auto, for both: as many as the machine carries (default 400)", inflight(&o.MaxReadonly, &o.readonlyGiven))
-	f.Func("max-mutating-requests-inflight", "concurrent requests that write: a `number` or auto (default 200)", inflight(&o.MaxMutating, &o.mutatingGiven))
-	f.BoolVar(&o.FlowControl, "enable-priority-and-fairness", true, "Priority and Fairness (APF) over the sum of both inflight limits; false enforces each limit alone")
-	f.DurationVar(&o.RequestTimeout, "request-timeout", time.Minute, "time for a request other than a watch")
-	f.DurationVar(&o.MinTimeout, "min-request-timeout", 30*time.Minute, "a watch lasts this long at least, twice as long at most (kube-apiserver: in seconds)")
-	f.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", 0, "how long to go on serving after SIGTERM, with /readyz failing and clients asked to connect anew, so that load balancers send nobody here any more")
-	f.StringVar(&o.ContinueKeyFile, "continue-key-file", "", "`file` of base64 keys for continue tokens, one a line: the first signs, all verify")
-	f.Func("feature-gates", "comma-separated `list` of Kubernetes' feature gates, GATE=true|false, with kube-apiserver's defaults; AllAlpha and AllBeta set all gates of a stage", commandline.Listed(&o.FeatureGates))
+	f.Func("max-requests-inflight", "maximum number of concurrent read requests. API Priority and Fairness has as many `seats` as this flag and --max-mutating-requests-inflight together. auto, for both, follows the capacity of the machine (default 400)", inflight(&o.MaxReadonly, &o.readonlyGiven))
+	f.Func("max-mutating-requests-inflight", "maximum `number` of concurrent write requests, or auto (default 200)", inflight(&o.MaxMutating, &o.mutatingGiven))
+	f.BoolVar(&o.FlowControl, "enable-priority-and-fairness", true, "use API Priority and Fairness with the sum of both inflight limits; with false, each limit applies separately")
+	f.DurationVar(&o.RequestTimeout, "request-timeout", time.Minute, "maximum duration of a request other than a watch")
+	f.DurationVar(&o.MinTimeout, "min-request-timeout", 30*time.Minute, "minimum duration of a watch; the maximum is twice as long (kube-apiserver: a number of seconds)")
+	f.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", 0, "time to continue serving after SIGTERM, while /readyz fails and clients are asked to reconnect, so that load balancers select other servers")
+	f.StringVar(&o.ContinueKeyFile, "continue-key-file", "", "`file` with base64 keys for continue tokens, one per line; the first signs, all verify")
+	f.Func("feature-gates", "comma-separated `list` of feature gates, GATE=true|false, with kube-apiserver's defaults; AllAlpha and AllBeta set all gates of a stage", commandline.AppendList(&o.FeatureGates))
 }
 
 func (o *Options) defineLogs(f *flag.FlagSet) {
-	f.StringVar(&o.LogFormat, "log-format", "console", "`console|json`")
-	f.IntVar(&o.Verbosity, "v", 0, "the `level` of the log: 3 logs every request")
+	f.StringVar(&o.LogFormat, "log-format", "console", "`console|json`: format of log lines")
+	f.IntVar(&o.Verbosity, "v", 0, "log `level`; 3 logs every request")
 }
 
 // Etcd contains the flags for the etcd cluster that stores the objects. They are those of
@@ -209,11 +209,11 @@ type Etcd struct {
 
 // Define adds the flags to a set.
 func (e *Etcd) Define(f *flag.FlagSet) {
-	f.Func("etcd-servers", "comma-separated `URLs` of an etcd cluster that holds the objects, under kube-apiserver's keys; several servers may share it, kube-apiserver among them", commandline.Listed(&e.Servers))
-	f.StringVar(&e.CAFile, "etcd-cafile", "", "PEM `file` of CA certificates to verify etcd")
+	f.Func("etcd-servers", "comma-separated `URLs` of an etcd cluster that stores the objects under kube-apiserver's keys. Several servers can share it, including kube-apiserver", commandline.AppendList(&e.Servers))
+	f.StringVar(&e.CAFile, "etcd-cafile", "", "PEM `file` with CA certificates to verify etcd")
 	f.StringVar(&e.CertFile, "etcd-certfile", "", "PEM `file` with the client certificate for etcd")
 	f.StringVar(&e.KeyFile, "etcd-keyfile", "", "PEM `file` with the key of --etcd-certfile")
-	f.StringVar(&e.Prefix, "etcd-prefix", "/registry", "the `path` with which all keys in etcd begin")
+	f.StringVar(&e.Prefix, "etcd-prefix", "/registry", "common prefix (`path`) of all keys in etcd")
 }
 
 // addNames parses a value of --tls-san.
@@ -250,7 +250,7 @@ func inflight(limit *int, given *bool) func(string) error {
 		}
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return errors.New("neither a number nor auto")
+			return errors.New("must be a number or auto")
 		}
 		*limit = n
 		return nil
@@ -265,13 +265,13 @@ func (o *Options) Finish() error {
 		return err
 	}
 	if o.Ephemeral && o.Data != "" && o.Data != defaultData {
-		return fmt.Errorf("--ephemeral keeps nothing: --data %s would be neither read nor written, so leave one of the two out", o.Data)
+		return fmt.Errorf("--ephemeral does not use --data %s: set only one of these flags", o.Data)
 	}
 	if o.EncryptionReload && o.EncryptionConfig == "" {
 		return errors.New("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
 	}
 	if o.Base != "" && (!o.Ephemeral || len(o.Etcd.Servers) > 0) {
-		return errors.New("--base is what an ephemeral server begins with: it goes with --ephemeral, and without --etcd-servers")
+		return errors.New("--base requires --ephemeral and cannot be set with --etcd-servers")
 	}
 	if o.LogFormat != "" && o.LogFormat != "console" && o.LogFormat != "json" {
 		return fmt.Errorf("--log-format: %q is neither console nor json", o.LogFormat)
@@ -297,8 +297,8 @@ func (o *Options) Finish() error {
 	if _, err := plugins.Select(plugins.Table(plugins.Config{}), o.EnabledPlugins, o.DisabledPlugins); err != nil {
 		return err
 	}
-	if o.Kept() > 0 && o.CompactionInterval <= 0 {
-		return errors.New("--history needs a --compaction-interval above 0: nothing is compacted without")
+	if o.HistoryRetention() > 0 && o.CompactionInterval <= 0 {
+		return errors.New("--history requires a --compaction-interval above 0")
 	}
 	return o.Auth.CheckListen(o.Listen)
 }
@@ -308,11 +308,11 @@ func (o *Options) Finish() error {
 func (o *Options) finishNumbers() error {
 	switch {
 	case o.CompactionInterval < 0:
-		return fmt.Errorf("--compaction-interval: %s is negative (0 keeps all)", o.CompactionInterval)
+		return fmt.Errorf("--compaction-interval: %s is negative (0 disables compaction)", o.CompactionInterval)
 	case o.EventTTL < 0:
 		return fmt.Errorf("--event-ttl: %s is negative (0 keeps all)", o.EventTTL)
 	case o.RequestTimeout <= 0:
-		return fmt.Errorf("--request-timeout: %s is not above 0", o.RequestTimeout)
+		return fmt.Errorf("--request-timeout: %s must be above 0", o.RequestTimeout)
 	case o.ShutdownDelay < 0:
 		return fmt.Errorf("--shutdown-delay-duration: %s is negative", o.ShutdownDelay)
 	case o.MinTimeout < 0:
@@ -321,8 +321,8 @@ func (o *Options) finishNumbers() error {
 	return nil
 }
 
-// Kept returns the duration for which old versions are kept, or 0 if all are kept.
-func (o *Options) Kept() time.Duration {
+// HistoryRetention returns the duration for which old versions are kept, or 0 if all are kept.
+func (o *Options) HistoryRetention() time.Duration {
 	if o.History == nil {
 		return o.CompactionInterval
 	}
@@ -335,10 +335,10 @@ func (o *Options) Kept() time.Duration {
 // certificates.
 func (o *Options) finishTLS() error {
 	if (o.TLSCert == "") != (o.TLSKey == "") {
-		return errors.New("--tls-cert-file and --tls-private-key-file belong together")
+		return errors.New("--tls-cert-file and --tls-private-key-file must be set together")
 	}
 	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.Auth.RequestHeader.ClientCAFile != "" || o.Auth.BootstrapTokens || o.asksOthers()
-	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.StaysHere(o.Listen))
+	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.IsLocalOnly(o.Listen))
 	o.Auth.Insecure = !authenticator && !o.OwnCerts
 	if o.CertDir == "" && !o.Ephemeral {
 		o.CertDir = strings.TrimSuffix(o.Data, filepath.Ext(o.Data)) + "-certs"
@@ -362,12 +362,12 @@ func (o *Options) finishModes(modes []string) error {
 		case mode == callout.TypeWebhook && o.Hook.File == "":
 			return errors.New("authorization-mode Webhook's authorization config file not passed")
 		case slices.Contains(modes[:i], mode):
-			return fmt.Errorf("%s is there more than once", mode)
+			return fmt.Errorf("%s is specified more than once", mode)
 		}
 	}
 	if slices.Contains(modes, callout.TypeWebhook) || slices.Contains(modes, callout.TypeAlwaysDeny) { // these modes may deny a request before another mode allows it
 		o.Auth.AlwaysAllow = false
-		plan, err := callout.PlanOf(modes, o.Hook)
+		plan, err := callout.NewPlan(modes, o.Hook)
 		o.Auth.Plan = plan
 		return err
 	}
@@ -392,9 +392,9 @@ func (o *Options) finishSeats() error {
 	case o.MaxReadonly != AutoSeats && o.MaxMutating != AutoSeats:
 		return nil
 	case o.mutatingGiven && o.MaxMutating != AutoSeats || o.readonlyGiven && o.MaxReadonly != AutoSeats:
-		return errors.New("--max-requests-inflight=auto finds the sum of both limits: --max-mutating-requests-inflight is auto, too, or not given")
+		return errors.New("--max-requests-inflight=auto applies to both limits: --max-mutating-requests-inflight must be auto or not set")
 	case !o.FlowControl:
-		return errors.New("--max-requests-inflight=auto needs --enable-priority-and-fairness")
+		return errors.New("--max-requests-inflight=auto requires --enable-priority-and-fairness")
 	}
 	o.MaxReadonly, o.MaxMutating = AutoSeats, AutoSeats
 	return nil

@@ -45,7 +45,7 @@ func TestWhoAsksForTLS(t *testing.T) {
 		{"a certificate and a folder", Options{Listen: "127.0.0.1:0", TLSCert: "x", TLSKey: "y", CertDir: "z"}, false, true, ""},
 		{"a certificate and an authenticator", Options{Listen: ":0", TLSCert: "x", TLSKey: "y", Auth: auth.Config{TokenFile: "z"}}, false, false, ""},
 		{"a certificate beyond loopback", Options{Listen: ":0", TLSCert: "x", TLSKey: "y"}, false, true, "without an authenticator"},
-		{"half a certificate", Options{Listen: ":0", TLSCert: "x"}, false, false, "belong together"},
+		{"half a certificate", Options{Listen: ":0", TLSCert: "x"}, false, false, "must be set together"},
 	} {
 		c.options.RequestTimeout = time.Minute
 		err := c.options.Finish()
@@ -68,7 +68,7 @@ func TestAuthorizationModes(t *testing.T) {
 		"": "true []", "RBAC": "false []", "Node,RBAC": "false [Node RBAC]", "RBAC,Node": "false [RBAC Node]", "Node": "false [Node]",
 		"AlwaysAllow": "true []", "Node,AlwaysAllow": "true []",
 		"AlwaysDeny": "false []",
-		"Node,Node":  "Node is there more than once", "RBAC,Webhook": "authorization-mode Webhook's authorization config file not passed", "ABAC": `"ABAC" is none of Node, RBAC, Webhook`,
+		"Node,Node":  "Node is specified more than once", "RBAC,Webhook": "authorization-mode Webhook's authorization config file not passed", "ABAC": `"ABAC" is none of Node, RBAC, Webhook`,
 	} {
 		modes, err := commandline.SplitList(list)
 		if err != nil {
@@ -92,7 +92,7 @@ func TestHistoryFlag(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"": "5m0s ", "--compaction-interval=0": "0s ", "--compaction-interval=1m": "1m0s ", "--history=2h": "2h0m0s ", "--history=0": "0s ",
-		"--history=2h --compaction-interval=0": "--history needs a --compaction-interval above 0", "--history=-5m": "is negative", "--history=long": "invalid",
+		"--history=2h --compaction-interval=0": "--history requires a --compaction-interval above 0", "--history=-5m": "must not be negative", "--history=long": "invalid",
 		"--history=0 --compaction-interval=0": "0s ",
 	} {
 		c, f := flags()
@@ -104,7 +104,7 @@ func TestHistoryFlag(t *testing.T) {
 		if err != nil {
 			got = err.Error()
 		} else {
-			got = c.Kept().String() + " "
+			got = c.HistoryRetention().String() + " "
 		}
 		if !strings.Contains(got, want) {
 			t.Errorf("%q: %s, want %s", args, got, want)
@@ -122,12 +122,12 @@ func TestSeatsFlag(t *testing.T) {
 		{"--max-requests-inflight=auto", "auto", ""},
 		{"--max-mutating-requests-inflight=auto", "auto", ""},
 		{"--max-requests-inflight=auto --max-mutating-requests-inflight=auto", "auto", ""},
-		{"--max-requests-inflight=auto --max-mutating-requests-inflight=10", "", "finds the sum of both limits"},
-		{"--max-requests-inflight=10 --max-mutating-requests-inflight=auto", "", "finds the sum of both limits"},
-		{"--max-requests-inflight=auto --enable-priority-and-fairness=false", "", "needs --enable-priority-and-fairness"},
-		{"--max-requests-inflight=many", "", "neither a number nor auto"},
-		{"--max-requests-inflight=-1", "", "neither a number nor auto"},
-		{"--max-requests-inflight=99999999999999999999", "", "neither a number nor auto"},
+		{"--max-requests-inflight=auto --max-mutating-requests-inflight=10", "", "applies to both limits"},
+		{"--max-requests-inflight=10 --max-mutating-requests-inflight=auto", "", "applies to both limits"},
+		{"--max-requests-inflight=auto --enable-priority-and-fairness=false", "", "requires --enable-priority-and-fairness"},
+		{"--max-requests-inflight=many", "", "must be a number or auto"},
+		{"--max-requests-inflight=-1", "", "must be a number or auto"},
+		{"--max-requests-inflight=99999999999999999999", "", "must be a number or auto"},
 	} {
 		c, f := flags()
 		err := f.Parse(strings.Fields(test.flags))
@@ -174,8 +174,8 @@ func TestFlagsThatMeanNothing(t *testing.T) {
 		"--compaction-interval=-5s": "--compaction-interval: -5s is negative", "--event-ttl=-1h": "--event-ttl: -1h0m0s is negative",
 		"--min-request-timeout=-1s": "--min-request-timeout: -1s is negative", "--quota-backend-bytes=-1": "",
 		"--shutdown-delay-duration=-1s": "--shutdown-delay-duration: -1s is negative", "--shutdown-delay-duration=0": "",
-		"--request-timeout=0": "--request-timeout: 0s is not above 0", "--request-timeout=-1s": "--request-timeout: -1s is not above 0",
-		"--log-format=xml": `--log-format: "xml" is neither console nor json`, "--ephemeral --data=x.db": "--data x.db would be neither read nor written",
+		"--request-timeout=0": "--request-timeout: 0s must be above 0", "--request-timeout=-1s": "--request-timeout: -1s must be above 0",
+		"--log-format=xml": `--log-format: "xml" is neither console nor json`, "--ephemeral --data=x.db": "--ephemeral does not use --data x.db",
 	} {
 		o, f := flags()
 		if err := f.Parse(strings.Fields(args)); err != nil {

@@ -28,7 +28,7 @@ func TestWhereOthersReachAServer(t *testing.T) {
 		{"10.0.0.7", "192.0.2.7", nil, "192.0.2.7:6443", false},
 	} {
 		o := &Options{Advertised: c.advertised, Names: c.names}
-		got, localOnly := o.ReachedAt(&net.TCPAddr{IP: net.ParseIP(c.listening), Port: 6443})
+		got, localOnly := o.URLHost(&net.TCPAddr{IP: net.ParseIP(c.listening), Port: 6443})
 		if got != c.want || localOnly != c.localOnly {
 			t.Errorf("%+v: %s, %v", c, got, localOnly)
 		}

@@ -14,10 +14,10 @@ const (
 	shortestSix = 64 // minimum length of an IPv6 prefix
 )
 
-// ServiceBlocks parses --service-cluster-ip-range, which contains one range, or two of different IP
+// ServiceRanges parses --service-cluster-ip-range, which contains one range, or two of different IP
 // families. Services get their cluster IPs from these ranges. The first address of the first range
 // belongs to the Service of the API server.
-func (o *Options) ServiceBlocks() ([]netip.Prefix, error) {
+func (o *Options) ServiceRanges() ([]netip.Prefix, error) {
 	var blocks []netip.Prefix
 	texts := strings.Split(o.ServiceRange, ",")
 	for i, text := range texts[:min(len(texts), 2)] {
@@ -49,7 +49,7 @@ func (o *Options) finishServices() error {
 	if o.ServiceRange == "" { // the flags were not parsed
 		return nil
 	}
-	blocks, err := o.ServiceBlocks()
+	blocks, err := o.ServiceRanges()
 	if err != nil || o.Advertised == "" || o.EndpointReconciler == "none" {
 		return err
 	}

@@ -15,7 +15,7 @@ func TestRangesOfServices(t *testing.T) {
 		"10.96.0.0/16,": `[1] is not an ip net: ""`, "10.96.0.0/16, fd00::/108": `[1] is not an ip net: " fd00::/108"`, "10.96.0.0/16,10.97.0.0/16": "of different IP family",
 		"10.96.0.0/16,fd00:10::/108,fd00:11::/108": "more than two entries", "10.96.0.0/16,fd00::/48": "shortest allowed prefix length for service CIDR is 64, got 48",
 	} {
-		blocks, err := (&Options{ServiceRange: cidrs}).ServiceBlocks()
+		blocks, err := (&Options{ServiceRange: cidrs}).ServiceRanges()
 		got := fmt.Sprint(blocks)
 		if err != nil {
 			got = err.Error()

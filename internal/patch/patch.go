@@ -702,7 +702,7 @@ func Strategic(current, body []byte, schema any) (typed any, strictErrs []error,
 	err = bounded.FromUnstructured(merged, typed, true)
 	if unknown, ok := runtime.AsStrictDecodingError(err); ok {
 		strictErrs = append(strictErrs, unknown.Errors()...)
-	} else if bounded.TooHeavy(err) {
+	} else if bounded.IsTooLarge(err) {
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	} else if err != nil {
 		return nil, nil, Invalid(strategicPatch, body, nil, err)

@@ -9,11 +9,11 @@ import (
 	"apilet/internal/request"
 )
 
-// HideCredentials removes credentials from the header of a request, and headers that only this
+// RemoveCredentials removes credentials from the header of a request, and headers that only this
 // server may set. Authentication has already removed tokens from the WebSocket protocols. The
 // spelling X_Remote_User counts as X-Remote-User, because many servers map both to the same
 // variable.
-func HideCredentials(h http.Header) {
+func RemoveCredentials(h http.Header) {
 	for key := range h {
 		if hidden(key) {
 			delete(h, key)

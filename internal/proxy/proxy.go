@@ -1,8 +1,8 @@
 // Package proxy forwards requests to other servers and returns their responses. The other servers
 // are aggregated API servers, kubelets, and programs in Pods.
 //
-//	forward := &proxy.Forwarder{Places: places, Stopping: stopping}
-//	forward.Serve(w, r, user, &proxy.Hop{Plain: transport, Upgrade: transport, Rewrite: rewrite, Failed: failed})
+//	forward := &proxy.Forwarder{Slots: places, Stopping: stopping}
+//	forward.Serve(w, r, user, &proxy.Hop{Plain: transport, Upgrade: transport, Rewrite: rewrite, ErrorHandler: failed})
 //
 // Responses are streamed as they arrive. Upgraded connections (WebSocket, SPDY) are proxied as
 // well. The other server is not trusted. Interim responses (1xx) are not forwarded to the client,
@@ -23,8 +23,8 @@ import (
 	"sync"
 	"time"
 
+	"apilet/internal/limits"
 	"apilet/internal/request"
-	"apilet/internal/shares"
 )
 
 // MaxHeader is the maximum size in bytes of a response header. It equals the limit for request
@@ -33,7 +33,7 @@ const MaxHeader = 64 << 10
 
 // Forwarder forwards requests. Set its fields before the first use. It is safe for concurrent use.
 type Forwarder struct {
-	Places   *shares.Places  // limits the long-running requests of a user
+	Slots    *limits.Slots   // limits the long-running requests of a user
 	Stopping <-chan struct{} // closed when long-running requests must end
 }
 
@@ -48,28 +48,28 @@ type Hop struct {
 	// changes the response; ours is this server's header; nil means unchanged
 	Modify func(ours http.Header, answer *http.Response) error
 	// responds if the other server does not
-	Failed func(w http.ResponseWriter, r *http.Request, err error)
+	ErrorHandler func(w http.ResponseWriter, r *http.Request, err error)
 
 	// counts against the user's limit even without an upgrade
-	Placed bool
+	Limited bool
 	// the response may be an endless stream
-	Lasts bool
-	// timeout for the request, ignored if Lasts is set
+	Streaming bool
+	// timeout for the request, ignored if Streaming is set
 	Limit time.Duration
-	// Patience is the timeout for each write of a long-running response, and for the time after
+	// WriteTimeout is the timeout for each write of a long-running response, and for the time after
 	// the client has closed its side. If it is zero, writes are not limited, and the connection
 	// is closed after a minute.
-	Patience time.Duration
+	WriteTimeout time.Duration
 	// if not nil, called before a long-running request is forwarded
-	Started func()
+	OnStart func()
 }
 
 // Serve forwards r. If the user has too many long-running requests, it returns a 429 error without
 // writing anything.
 func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, user request.User, hop *Hop) error {
 	upgrades := UpgradeType(r.Header) != ""
-	if upgrades || hop.Placed {
-		leave, err := f.Places.Enter(user)
+	if upgrades || hop.Limited {
+		leave, err := f.Slots.Acquire(user)
 		if err != nil {
 			return err
 		}
@@ -77,12 +77,12 @@ func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, user request.U
 	}
 	ctx, release, cancel := lifetime(r.Context(), upgrades, hop)
 	defer cancel()
-	if upgrades || hop.Lasts {
+	if upgrades || hop.Streaming {
 		defer f.endWhenStopping(cancel)()
-		if hop.Started != nil {
-			hop.Started()
+		if hop.OnStart != nil {
+			hop.OnStart()
 		}
-		w = newPatientWriter(w, hop.Patience, cancel)
+		w = newPatientWriter(w, hop.WriteTimeout, cancel)
 	}
 	transport := hop.Plain
 	if upgrades {
@@ -107,7 +107,7 @@ func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, user request.U
 // returns a ResponseWriter that flushes each write, and the context of the response. The caller
 // must call done at the end. The error is a 429 if the limit is reached.
 func (f *Forwarder) Stream(w http.ResponseWriter, r *http.Request, user request.User) (out http.ResponseWriter, ctx context.Context, done func(), err error) {
-	leave, err := f.Places.Enter(user)
+	leave, err := f.Slots.Acquire(user)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -123,7 +123,7 @@ func (f *Forwarder) Stream(w http.ResponseWriter, r *http.Request, user request.
 // fail responds with an error, unless the connection has been hijacked.
 func (h *Hop) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if p, ok := w.(*patientWriter); !ok || !p.hijacked {
-		h.Failed(w, r, err)
+		h.ErrorHandler(w, r, err)
 	}
 }
 

@@ -12,7 +12,7 @@ func TestHijackedConnectionsAreNotWrittenTo(t *testing.T) {
 	t.Parallel()
 	for _, hijacked := range []bool{false, true} {
 		w, failed := httptest.NewRecorder(), false
-		hop := &Hop{Failed: func(http.ResponseWriter, *http.Request, error) { failed = true }}
+		hop := &Hop{ErrorHandler: func(http.ResponseWriter, *http.Request, error) { failed = true }}
 		hop.fail(&patientWriter{ResponseWriter: w, hijacked: hijacked}, httptest.NewRequest("GET", "/", nil), errors.New("broken"))
 		if failed == hijacked {
 			t.Errorf("hijacked %v, written %v", hijacked, failed)
@@ -26,7 +26,7 @@ func TestCredentialsAreHidden(t *testing.T) {
 	for _, key := range []string{"Authorization", "x-ReMote-extra-a", "X-Remote-User", "X_Remote_User", "Impersonate-Foo", "X-Forwarded-For"} {
 		h[key] = []string{"x"}
 	}
-	if HideCredentials(h); len(h) != 1 {
+	if RemoveCredentials(h); len(h) != 1 {
 		t.Errorf("got %q", h)
 	}
 }

@@ -40,15 +40,15 @@ type plan struct {
 	opts  Options
 	asked admission.Attributes // passed to the plug-ins; checkAndCommit sets its Object
 	obj   scheme.Object
-	old   scheme.Object        // nil for a create
-	rec   store.Record         // the record from which old was decoded
-	given *allocator.Allotment // nil if the object needs no addresses
-	held  *quota.Promise       // nil if no quota applies
+	old   scheme.Object         // nil for a create
+	rec   store.Record          // the record from which old was decoded
+	given *allocator.Allocation // nil if the object needs no addresses
+	held  *quota.Reservation    // nil if no quota applies
 }
 
 // checkAndCommit stores a computed object after checking it with the rules of its type, the
 // plug-ins and the validating webhooks. If another writer won, the error is store.ErrConflict,
-// store.ErrExists for a create, or allocator.ErrLost.
+// store.ErrExists for a create, or allocator.ErrAlreadyClaimed.
 func (wr *Writer) checkAndCommit(ctx context.Context, p *plan) (_ store.Record, err error) {
 	if err := ctx.Err(); err != nil {
 		return p.rec, err
@@ -160,7 +160,7 @@ func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
 	}
 	if p.old != nil && !p.rec.Stale && store.EqualAt(json, revAt, &p.rec) {
 		if !p.opts.dryRun {
-			p.opts.rec.NoteWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: p.rec.Rev})
+			p.opts.rec.RecordWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: p.rec.Rev})
 		}
 		return p.rec, nil
 	}
@@ -177,7 +177,7 @@ func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
 	if err := wr.checkUnwritten(ctx, p); err != nil {
 		return p.rec, err
 	}
-	if err := p.given.Claim(ctx); p.old != nil && errors.Is(err, allocator.ErrLost) {
+	if err := p.given.Claim(ctx); p.old != nil && errors.Is(err, allocator.ErrAlreadyClaimed) {
 		return p.rec, store.ErrConflict
 	} else if err != nil {
 		return p.rec, err
@@ -210,16 +210,16 @@ func (wr *Writer) changeOf(p *plan, json []byte, revAt int) store.Change {
 // that follow a write.
 func (wr *Writer) noteStored(ctx context.Context, p *plan, c *store.Change, written *store.Record) {
 	if p.old != nil {
-		p.opts.rec.NoteWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: written.Rev, Was: p.rec.JSON, Is: written.JSON})
-		wr.Allocator.Freed(ctx, p.rec.Key, p.rec.JSON, c.JSON)
-	} else if isNamespaces(p.Resource) && wr.NamespaceCreated != nil {
-		wr.NamespaceCreated(p.Name)
+		p.opts.rec.RecordWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: written.Rev, Before: p.rec.JSON, After: written.JSON})
+		wr.Allocator.ReleaseUnused(ctx, p.rec.Key, p.rec.JSON, c.JSON)
+	} else if isNamespaces(p.Resource) && wr.OnNamespaceCreated != nil {
+		wr.OnNamespaceCreated(p.Name)
 	}
 }
 
 // encode returns the stored form of an object.
 func encode(ctx context.Context, res *scheme.Resource, obj scheme.Object) (json []byte, revAt int, err error) {
-	if res.Converts() {
+	if res.NeedsConversion() {
 		if obj, err = res.Custom.Webhook.To(ctx, obj.(*unstructured.Unstructured), res.Custom.StorageVersion); err != nil {
 			return nil, 0, err
 		}
@@ -255,7 +255,7 @@ func (wr *Writer) checkUnwritten(ctx context.Context, p *plan) error {
 	if err := wr.checkNamespace(ctx, p.Resource, p.obj); err != nil {
 		return err
 	}
-	return apierror.Unexplained("resourceVersion should not be set on objects to be created")
+	return apierror.InternalWithoutReason("resourceVersion should not be set on objects to be created")
 }
 
 // pretend returns the result of a dry run.
@@ -296,7 +296,7 @@ func withoutRevision(json []byte) []byte {
 // finalizers or a running grace period.
 func mayGo(obj scheme.Object) bool {
 	grace := obj.GetDeletionGracePeriodSeconds()
-	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0) && !strategy.HoldsContent(obj)
+	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0) && !strategy.HasContent(obj)
 }
 
 // finish deletes an object whose last finalizer was removed. The response contains the object
@@ -320,35 +320,35 @@ func (wr *Writer) commit(ctx context.Context, by *request.Request, res *scheme.R
 	c.Author = authorOf(by)
 	began := time.Now()
 	rec, err := wr.Store.Commit(ctx, c)
-	by.NoteCommit(began)
+	by.AddCommitWait(began)
 	if err == nil {
 		note := request.Write{Key: c.Key, Old: c.Expect, New: rec.Rev}
 		if c.Op == store.OpDelete {
 			note.New = 0
-			wr.Allocator.Freed(ctx, c.Key, c.JSON, nil)
+			wr.Allocator.ReleaseUnused(ctx, c.Key, c.JSON, nil)
 		}
-		by.NoteWrite(note)
+		by.RecordWrite(note)
 		wr.follow(res, &rec)
 	}
-	if err == nil && res.Custom != nil && res.Custom.Committed != nil {
+	if err == nil && res.Custom != nil && res.Custom.OnCommit != nil {
 		// the definition has to follow the stored object even if the client has left
-		err = res.Custom.Committed(context.WithoutCancel(ctx))
+		err = res.Custom.OnCommit(context.WithoutCancel(ctx))
 	}
 	return rec, err
 }
 
 func (wr *Writer) follow(res *scheme.Resource, rec *store.Record) {
 	wr.namespaces.forget(rec.Key)
-	wr.Quotas.Committed(res, rec)
+	wr.Quotas.OnCommit(res, rec)
 	wr.bringIntoForce(res, rec.Rev)
 }
 
 // bringIntoForce updates the data that is derived from a resource's objects.
 func (wr *Writer) bringIntoForce(res *scheme.Resource, rev int64) {
-	for _, follow := range wr.Committed {
+	for _, follow := range wr.OnCommit {
 		follow(res)
 	}
-	if wr.Policy != nil {
-		wr.Policy(res, rev)
+	if wr.OnPolicyCommit != nil {
+		wr.OnPolicyCommit(res, rev)
 	}
 }

@@ -99,16 +99,16 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	}
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	if generated {
-		strategy.NameNew(obj)
+		strategy.GenerateName(obj)
 	}
 	obj = prepareNew(ctx, res, obj)
 	for try, lost := 1, 0; ; try++ {
 		if generated && try > 1 {
-			strategy.NameNew(obj)
+			strategy.GenerateName(obj)
 		}
 		rec, err := wr.checkAndCommit(ctx, &plan{Target: Target{Resource: res, Namespace: obj.GetNamespace(), Name: obj.GetName()}, opts: opts, asked: asked, obj: obj})
-		if errors.Is(err, allocator.ErrLost) && ctx.Err() == nil {
-			if lost++; lost < allocator.Rounds {
+		if errors.Is(err, allocator.ErrAlreadyClaimed) && ctx.Err() == nil {
+			if lost++; lost < allocator.MaxAttempts {
 				continue
 			}
 			err = apierrors.NewServerTimeout(res.GroupResource(), "allocate an address for", 0)
@@ -167,7 +167,7 @@ func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, store.ErrTypeEnding):
+	case errors.Is(err, store.ErrTypeDeleting):
 		return typeEnding(res, obj)
 	case errors.Is(err, store.ErrParentMissing):
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)

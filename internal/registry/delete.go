@@ -22,12 +22,12 @@ import (
 
 	"apilet/internal/admission"
 	"apilet/internal/apierror"
+	"apilet/internal/corrupt"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
-	"apilet/internal/unreadable"
 )
 
 // Remove handles a DELETE of one object.
@@ -48,7 +48,7 @@ func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, asked *request.
 	if err != nil {
 		return err
 	}
-	if gone && res.Readable(rec.JSON) != nil {
+	if gone && res.CheckReadable(rec.JSON) != nil {
 		return respondDeleted(w, r, asked, res, &rec)
 	}
 	code := http.StatusOK
@@ -68,7 +68,7 @@ func (wr *Writer) checkUnsafe(res *scheme.Resource, namespace, name string, opti
 		return nil
 	}
 	rec, err := wr.Store.Get(res.Key(namespace, name))
-	if err != nil || res.Readable(rec.JSON) != nil {
+	if err != nil || res.CheckReadable(rec.JSON) != nil {
 		return nil // Delete reports a missing object
 	}
 	return apierrors.NewConflict(res.GroupResource(), name, fmt.Errorf("StorageError: invalid object, Code: 4, Key: /registry/%s, ResourceVersion: 0, "+
@@ -83,7 +83,7 @@ func respondDeleted(w http.ResponseWriter, r *http.Request, asked *request.Reque
 		Details: &metav1.StatusDetails{Name: asked.Info.Name, Group: res.Group, Kind: res.Plural,
 			UID: types.UID(gjson.GetBytes(rec.JSON, "metadata.uid").String())},
 	}
-	asked.Answered = &status
+	asked.ResponseStatus = &status
 	return response.WriteObject(w, r, http.StatusOK, &status)
 }
 
@@ -124,7 +124,7 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 		return rec, false, err
 	}
 	shown := &rec
-	if res.Converts() {
+	if res.NeedsConversion() {
 		converted := rec
 		shown = &converted
 	}
@@ -146,12 +146,12 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 		return rec, false, err
 	}
 	before := obj.DeepCopyObject().(scheme.Object)
-	if begins := obj.GetDeletionTimestamp() == nil; begins && res.Custom != nil && res.Custom.Deleting != nil {
-		res.Custom.Deleting(obj)
+	if begins := obj.GetDeletionTimestamp() == nil; begins && res.Custom != nil && res.Custom.MarkDeleting != nil {
+		res.Custom.MarkDeleting(obj)
 	} else {
 		markDeleting(res, obj, options, wr.Store.Now())
 	}
-	if waits := before.GetDeletionTimestamp() == nil || runningGrace(before) > 0; waits && strategy.Graceful(obj) {
+	if waits := before.GetDeletionTimestamp() == nil || runningGrace(before) > 0; waits && strategy.IsGraceful(obj) {
 		return wr.deleteGracefully(ctx, res, obj, before, rec, options)
 	}
 	if !mayGo(obj) {
@@ -206,9 +206,9 @@ func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store
 	if err := strategy.ValidateDelete(res, name); err != nil {
 		return rec, false, err
 	}
-	inside := unreadable.ContentOf(wr.Types, res, name)
+	inside := corrupt.ContentOf(wr.Types, res, name)
 	full := inside.Any(wr.Store)
-	mark, marks := unreadable.MarkedRaw(&rec, wr.Store.Now())
+	mark, marks := corrupt.MarkDeletingRaw(&rec, wr.Store.Now())
 	switch {
 	case dryRun:
 		return rec, !full, nil
@@ -237,7 +237,7 @@ func (wr *Writer) discard(ctx context.Context, res *scheme.Resource, rec store.R
 	if err := errors.Join(checkPreconditions(res, &rec, options), strategy.ValidateDelete(res, name)); err != nil {
 		return rec, false, err
 	}
-	inside := unreadable.ContentOf(wr.Types, res, name)
+	inside := corrupt.ContentOf(wr.Types, res, name)
 	switch full := inside.Any(wr.Store); {
 	case len(options.DryRun) > 0: // there is no content to return
 		return rec, true, nil
@@ -273,7 +273,7 @@ func (wr *Writer) endNamespace(ctx context.Context, res *scheme.Resource, c stor
 // served because their definition cannot be read.
 func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefixes []string) error {
 	for _, prefix := range prefixes {
-		for c, err := range wr.Store.Chunks(store.Span{Prefix: prefix, Sound: true}) {
+		for c, err := range wr.Store.Chunks(store.Span{Prefix: prefix, SkipDamaged: true}) {
 			if err != nil {
 				return err
 			}
@@ -301,11 +301,11 @@ func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefi
 	return nil
 }
 
-// RemoveEach reads the options of a request to delete a collection. The returned function deletes
-// the objects in a chunk of the LIST. As in kube-apiserver the deletion is not atomic. Objects that
-// were deleted before an error stay deleted. Watchers receive the deletions in the order of the
-// keys.
-func (wr *Writer) RemoveEach(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
+// RemoveCollection reads the options of a request to delete a collection. The returned function
+// deletes the objects in a chunk of the LIST. As in kube-apiserver the deletion is not atomic.
+// Objects that were deleted before an error stay deleted. Watchers receive the deletions in the
+// order of the keys.
+func (wr *Writer) RemoveCollection(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
 	options, err := readDeleteOptions(w, r, asked, res)
 	if err != nil {
 		return nil, err

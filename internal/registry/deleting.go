@@ -56,7 +56,7 @@ func checkPreconditions(res *scheme.Resource, rec *store.Record, options *metav1
 // object, and its propagation policy is ignored.
 func markDeleting(res *scheme.Resource, obj scheme.Object, options *metav1.DeleteOptions, now time.Time) {
 	deleting := obj.GetDeletionTimestamp() != nil
-	if deleting && strategy.HoldsContent(obj) {
+	if deleting && strategy.HasContent(obj) {
 		return
 	}
 	if running := runningGrace(obj); running > 0 {
@@ -86,7 +86,7 @@ func markDeleting(res *scheme.Resource, obj scheme.Object, options *metav1.Delet
 // termination, or 0 if no grace period is running.
 func runningGrace(obj scheme.Object) int64 {
 	grace := obj.GetDeletionGracePeriodSeconds()
-	if obj.GetDeletionTimestamp() == nil || grace == nil || !strategy.Graceful(obj) {
+	if obj.GetDeletionTimestamp() == nil || grace == nil || !strategy.IsGraceful(obj) {
 		return 0
 	}
 	return *grace

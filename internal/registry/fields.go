@@ -29,7 +29,7 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 	if opts.applied || res.IsVerbatim() {
 		return nil
 	}
-	strategy.FillFolded(obj)
+	strategy.SetDerivedAnnotations(obj)
 	before, after := old, res.ConvertOut(obj)
 	if old != nil {
 		before = res.ConvertOut(old)
@@ -54,8 +54,8 @@ func (wr *Writer) recordOwners(res *scheme.Resource, old, obj scheme.Object, opt
 // FieldManager returns the manager of managedFields for a resource.
 func (wr *Writer) FieldManager(res *scheme.Resource) *fieldmanager.Manager {
 	managers, key := &wr.managers, any(res)
-	if c := res.Custom; c != nil && c.Kept != nil {
-		managers, key = c.Kept(), "fieldManager"
+	if c := res.Custom; c != nil && c.Cache != nil {
+		managers, key = c.Cache(), "fieldManager"
 	}
 	known, ok := managers.Load(key)
 	if !ok {
@@ -65,9 +65,9 @@ func (wr *Writer) FieldManager(res *scheme.Resource) *fieldmanager.Manager {
 }
 
 func (wr *Writer) newFieldManager(res *scheme.Resource) *fieldmanager.Manager {
-	o := &fieldmanager.Manager{Kind: res.GroupVersionKind(), GoType: res.BodyOf("").Wire, Status: res.Subresource("status") != nil,
-		Ways: &wr.Tracked}
-	if res.Converts() {
+	o := &fieldmanager.Manager{Kind: res.GroupVersionKind(), GoType: res.ExpectedBody("").Wire, Status: res.Subresource("status") != nil,
+		Counters: &wr.FieldTracking}
+	if res.NeedsConversion() {
 		o.SchemaOf = func(version string) (schema map[string]any) {
 			if other := wr.Types.Lookup(res.Group, version, res.Plural); other != nil && other.Schema != nil {
 				if own, err := other.Schema(); err == nil {

@@ -27,10 +27,10 @@ import (
 	"apilet/internal/fieldmanager"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/kinds/warnings"
+	"apilet/internal/limits"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 )
 
 // receive reads the object of a POST or PUT and the requested form of the response. kind is the
@@ -94,11 +94,11 @@ func checkKind(res *scheme.Resource, obj scheme.Object) error {
 // noteBody records the name of the object in the body. If the audit policy requires request bodies,
 // it also records the object as kube-apiserver does at this stage, decoded and with defaults.
 func noteBody(rec *request.Request, res *scheme.Resource, sub string, obj scheme.Object) {
-	rec.NoteBody(obj)
-	if !rec.Audited.WantsSent() {
+	rec.RecordBody(obj)
+	if !rec.AuditData.RecordsRequest() {
 		return
 	}
-	want, shown := res.BodyOf(sub), obj.DeepCopyObject().(scheme.Object)
+	want, shown := res.ExpectedBody(sub), obj.DeepCopyObject().(scheme.Object)
 	if res.Custom == nil || want.Kind == res.Kind {
 		_ = FillDefaults(res, shown) // errors are reported later
 	}
@@ -108,27 +108,27 @@ func noteBody(rec *request.Request, res *scheme.Resource, sub string, obj scheme
 	if want.Wire != nil {
 		shown.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Group: want.Group, Version: want.Version, Kind: want.Kind})
 	}
-	rec.Audited.Sent, _ = json.Marshal(shown) // a decoded object can always be encoded
+	rec.AuditData.RequestObject, _ = json.Marshal(shown) // a decoded object can always be encoded
 }
 
 // noteDeleteOptions records the options in a body if the audit policy requires request bodies.
 func noteDeleteOptions(rec *request.Request, options *metav1.DeleteOptions, apiVersion string) {
-	if rec.Audited.WantsSent() {
+	if rec.AuditData.RecordsRequest() {
 		shown := *options
 		shown.TypeMeta = metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: cmp.Or(apiVersion, "meta.k8s.io/__internal")}
-		rec.Audited.Sent, _ = json.Marshal(&shown)
+		rec.AuditData.RequestObject, _ = json.Marshal(&shown)
 	}
 }
 
 // notePatch records a patch as JSON if the audit policy requires request bodies.
 func notePatch(rec *request.Request, patch []byte) {
-	if !rec.Audited.WantsSent() {
+	if !rec.AuditData.RecordsRequest() {
 		return
 	}
 	if !json.Valid(patch) {
 		patch, _ = yaml.YAMLToJSON(patch)
 	}
-	rec.Audited.Sent = patch
+	rec.AuditData.RequestObject = patch
 }
 
 // Options contains the query parameters of a write request.
@@ -149,7 +149,7 @@ type Options struct {
 // parseWriteOptions reads and validates the options. kind is CreateOptions, UpdateOptions or
 // PatchOptions.
 func parseWriteOptions(r *http.Request, rec *request.Request, kind string, patchType types.PatchType) (Options, error) {
-	o := Options{rec: rec, Manager: fieldmanager.ManagerOf("", r.UserAgent())}
+	o := Options{rec: rec, Manager: fieldmanager.ManagerName("", r.UserAgent())}
 	if r.URL.RawQuery == "" && patchType != types.ApplyPatchType {
 		return o, nil
 	}
@@ -237,9 +237,9 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > 0 {
 		buf.Grow(promisedMax + bytes.MinRead)
 	}
-	_, err := buf.ReadFrom(&weighedBody{from: http.MaxBytesReader(w, r.Body, maxBody), hold: func(n int) error { return shares.Hold(r.Context(), w, n) },
+	_, err := buf.ReadFrom(&weighedBody{from: http.MaxBytesReader(w, r.Body, maxBody), hold: func(n int) error { return limits.Reserve(r.Context(), w, n) },
 		promised: int(r.ContentLength)})
-	shares.Settle(w)
+	limits.MarkBodyReceived(w)
 	var tooLarge *http.MaxBytesError
 	var busy *apierrors.StatusError
 	switch {
@@ -262,7 +262,7 @@ type weighedBody struct {
 }
 
 func (b *weighedBody) Read(p []byte) (int, error) {
-	if b.read > shares.Large/2 {
+	if b.read > limits.Large/2 {
 		if b.promised < 0 {
 			b.promised = maxBody
 		}

@@ -12,9 +12,9 @@ import (
 	"apilet/internal/scheme"
 )
 
-// FollowOthers applies the changes that other servers write to the same log until ctx is done.
-// Changes by this server are applied before it responds to the write.
-func (wr *Writer) FollowOthers(ctx context.Context) {
+// FollowOtherServers applies the changes that other servers write to the same log until ctx is
+// done. Changes by this server are applied before it responds to the write.
+func (wr *Writer) FollowOtherServers(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for _, kind := range []schema.GroupResource{
@@ -39,7 +39,7 @@ func (wr *Writer) followKind(ctx context.Context, res *scheme.Resource) {
 		}
 		for i := range events {
 			wr.namespaces.forget(events[i].Key)
-			wr.Quotas.Committed(res, &events[i].Record)
+			wr.Quotas.OnCommit(res, &events[i].Record)
 		}
 		if reset || len(events) > 0 {
 			wr.bringIntoForce(res, wr.Store.Revision())

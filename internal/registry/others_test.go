@@ -35,7 +35,7 @@ func TestOthersAreFollowedPastACompaction(t *testing.T) {
 	}
 	insert("x")
 	counted, busy := make(chan int64), make(chan struct{}) // how many there are; the follower goes on when it is told to
-	wr := &Writer{Store: st, Types: reg, Policy: func(res *scheme.Resource, _ int64) {
+	wr := &Writer{Store: st, Types: reg, OnPolicyCommit: func(res *scheme.Resource, _ int64) {
 		objects, _, _ := st.Count(res.Base)
 		counted <- objects
 		<-busy

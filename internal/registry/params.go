@@ -46,7 +46,7 @@ func paramsOf(obj scheme.Object) paramUse {
 // checkParams returns an error if the user is not allowed to read the params of the policy or
 // binding. The old object is nil for a create.
 func (wr *Writer) checkParams(rec *request.Request, res *scheme.Resource, obj, old scheme.Object) error {
-	if res.Group != admissionv1.GroupName || rec == nil || !wr.Auth.Enforcing() || slices.Contains(rec.User.Groups, request.GroupMasters) {
+	if res.Group != admissionv1.GroupName || rec == nil || !wr.Auth.EnforcesRBAC() || slices.Contains(rec.User.Groups, request.GroupMasters) {
 		return nil
 	}
 	use, text, at := paramsOf(obj), "", "paramKind"

@@ -83,7 +83,7 @@ func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, asked *reque
 	notePatch(asked, body)
 	p := &patchRequest{wr: wr, target: targetOf(asked, res), opts: opts, kind: kind, body: body}
 	p.opts.applied = kind == patch.ApplyPatch
-	asked.Applies = p.opts.applied
+	asked.IsApply = p.opts.applied
 	p.target.Upsert = kind == patch.ApplyPatch && p.target.Subresource == ""
 	return p, nil
 }
@@ -92,11 +92,11 @@ func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, asked *reque
 func (p *patchRequest) patched(ctx context.Context, rec *store.Record) (scheme.Object, error) {
 	res := p.target.Resource
 	whole := response.View{Res: res}
-	doc, err := whole.Object(nil, rec)
+	doc, err := whole.AppendObject(nil, rec)
 	if err != nil {
 		return nil, err
 	}
-	if schema := res.PatchSchema(); patch.IsStrategic(p.kind, schema) && res.TakesTyped() {
+	if schema := res.PatchSchema(); patch.IsStrategic(p.kind, schema) && res.AcceptsTyped() {
 		return p.patchedTyped(ctx, doc, schema)
 	}
 	doc, strict, err := patch.Apply(p.kind, doc, p.body, res.PatchSchema())
@@ -135,7 +135,7 @@ func (p *patchRequest) patchedTyped(ctx context.Context, doc []byte, schema any)
 	obj, err := p.target.Resource.Typed(typed.(scheme.Object))
 	// kube-apiserver cannot convert it to its internal form either, and returns the bare error
 	if err != nil {
-		return nil, apierror.Unexplained(err.Error())
+		return nil, apierror.InternalWithoutReason(err.Error())
 	}
 	if err := p.checkStrictness(ctx, nil, strict); err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func unknownInside(doc []byte) (unknown []error) {
 // checkStrictness handles unknown and duplicate fields according to the request's field validation.
 func (p *patchRequest) checkStrictness(ctx context.Context, doc []byte, strict []error) error {
 	if len(strict) > 0 && p.opts.validation == metav1.FieldValidationStrict {
-		return patch.Invalid(p.kind, p.body, doc, runtime.NewStrictDecodingError(apierror.Fewer(strict)))
+		return patch.Invalid(p.kind, p.body, doc, runtime.NewStrictDecodingError(apierror.Truncate(strict)))
 	}
 	return checkStrictness(ctx, p.target.Resource, p.opts.validation, strict)
 }
@@ -226,7 +226,7 @@ func (p *patchRequest) applied(ctx context.Context, old scheme.Object) (scheme.O
 	if !p.wr.ManagedFields {
 		merged.SetManagedFields(nil)
 	}
-	if err := scheme.CheckFolded(merged); err != nil {
+	if err := scheme.CheckDerivedAnnotations(merged); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	if err := p.completeMerged(merged); err != nil {

@@ -69,9 +69,9 @@ func saveStatus[T scheme.Object](ctx context.Context, wr *Writer, t Target, mana
 
 // quotaUpdates returns the function that adds the status updates to a charged write. It returns nil
 // if this is the only server that writes.
-func (wr *Writer) quotaUpdates(held *quota.Promise) func(context.Context) ([]store.Change, error) {
+func (wr *Writer) quotaUpdates(held *quota.Reservation) func(context.Context) ([]store.Change, error) {
 	if !held.Shared() {
 		return nil
 	}
-	return func(ctx context.Context) ([]store.Change, error) { return held.With(ctx, wr.saveQuota) }
+	return func(ctx context.Context) ([]store.Change, error) { return held.StatusChanges(ctx, wr.saveQuota) }
 }

@@ -43,7 +43,7 @@
 //	Admission.Decide               admission/chain.go         . . . . . . d   as Admission.Admit and Admission.Validate
 //	warnings.DropAdmittedDuplicates kinds/warnings/warnings.go c u p a s x .
 //	strategy.FillSystemFields      kinds/strategy/metadata.go c . . . . . .
-//	strategy.NameNew               kinds/strategy/metadata.go c . . . . . .
+//	strategy.GenerateName          kinds/strategy/metadata.go c . . . . . .
 //	prepareNew                     create.go                  c . . . . . .
 //	prepare                        update.go                  . u p a s x .
 //	markDeleting                   deleting.go                . . . . . . d
@@ -68,11 +68,12 @@
 //	respondDeleted                 delete.go                  . . . . . . d
 //
 // If a generated name already exists, or an address has been claimed by another server, a create is
-// repeated from strategy.NameNew. Other writes go back to Store.Get if another writer has changed
-// the object. A dry run ends after checkSize. If nothing has changed, the write ends after encode.
-// An update or an apply of a missing object continues as a create from strategy.WipeSystemFields
-// on. If a deletion has to wait, it writes its marks with encode, checkSize and commit. delete.go
-// and subresource.go document the other cases of deletions, and bindings and evictions.
+// repeated from strategy.GenerateName. Other writes go back to Store.Get if another writer has
+// changed the object. A dry run ends after checkSize. If nothing has changed, the write ends after
+// encode. An update or an apply of a missing object continues as a create from
+// strategy.WipeSystemFields on. If a deletion has to wait, it writes its marks with encode,
+// checkSize and commit. delete.go and subresource.go document the other cases of deletions, and
+// bindings and evictions.
 //
 //	wr := &registry.Writer{Store: st, Types: reg, Auth: authenticator, Allocator: alloc, Admission: chain, Validating: true, ...}
 //	err := wr.Create(w, r, rec, res)                              // a handler: POST to res's collection
@@ -115,13 +116,13 @@ import (
 	"apilet/internal/admission/quota"
 	"apilet/internal/allocator"
 	"apilet/internal/auth"
+	"apilet/internal/corrupt"
 	"apilet/internal/fieldmanager"
 	"apilet/internal/kinds/defaults"
 	"apilet/internal/kinds/warnings"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
-	"apilet/internal/unreadable"
 )
 
 const (
@@ -148,39 +149,40 @@ type Writer struct {
 	Admission *admission.Chain
 	// charged at the end, and notified of each commit; may be nil
 	Quotas *quota.Quotas
-	// Committed functions update the data derived from a resource's objects before the server
+	// OnCommit functions update the data derived from a resource's objects before the server
 	// responds to the write.
-	Committed []func(res *scheme.Resource)
+	OnCommit []func(res *scheme.Resource)
 	// does the same for the authorization rules; nil if RBAC is not enforced
-	Policy     func(res *scheme.Resource, rev int64)
-	Unreadable *unreadable.Unreadables // records objects that cannot be decoded
+	OnPolicyCommit func(res *scheme.Resource, rev int64)
+	Corrupt        *corrupt.Objects // records objects that cannot be decoded
 
 	// called after a namespace has been created
-	NamespaceCreated     func(namespace string)
+	OnNamespaceCreated   func(namespace string)
 	ProvisionsNamespaces bool // reports whether an admission plug-in creates missing namespaces
 	namespaces           knownNamespaces
 
 	// --validate: enables the validation rules of built-in types; metadata is always validated
 	Validating    bool
-	ManagedFields bool              // --managed-fields
-	Tracked       fieldmanager.Ways // counts the code paths of field tracking
+	ManagedFields bool                  // --managed-fields
+	FieldTracking fieldmanager.Counters // counts the code paths of field tracking
 	// maps each *resource, or "scale", to its *fieldmanager.Manager, which is created by the first
 	// write
 	managers sync.Map
 }
 
-// Read decodes a record. It reports a record that cannot be decoded to wr.Unreadable.
+// Read decodes a record. It reports a record that cannot be decoded to wr.Corrupt.
 func (wr *Writer) Read(res *scheme.Resource, rec *store.Record) (scheme.Object, error) {
 	obj, err := res.DecodeStored(rec.JSON)
 	if errors.Is(err, scheme.ErrUnreadable) {
-		wr.Unreadable.Note(rec, err)
+		wr.Corrupt.Add(rec, err)
 	}
 	return obj, err
 }
 
-// Hopeless reports whether err means that an object is damaged, or cannot be decoded or decrypted.
-// Such errors are already logged, and retries do not help. Background workers skip the object.
-func Hopeless(err error) bool {
+// IsPermanent reports whether err means that an object is damaged, or cannot be decoded or
+// decrypted. Such errors are already logged, and retries do not help. Background workers skip the
+// object.
+func IsPermanent(err error) bool {
 	return errors.Is(err, scheme.ErrUnreadable) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSealed)
 }
 
@@ -189,7 +191,7 @@ func Hopeless(err error) bool {
 func (wr *Writer) mend(res *scheme.Resource, rec *store.Record) (scheme.Object, error) {
 	obj, err := wr.Read(res, rec)
 	if errors.Is(err, scheme.ErrUnreadable) {
-		rec.JSON = scheme.WithoutOwners(rec.JSON)
+		rec.JSON = scheme.WithoutManagedFields(rec.JSON)
 		obj, err = res.DecodeStored(rec.JSON)
 	}
 	return obj, err
@@ -224,7 +226,7 @@ func NamespaceKey(name string) string { return "//namespaces//" + name }
 // checkGrant returns an error if a role or binding would grant permissions that the user does not
 // have. The request is nil if the object is written by the server itself.
 func (wr *Writer) checkGrant(rec *request.Request, res *scheme.Resource, obj, old scheme.Object) error {
-	if res.Group != rbacv1.GroupName || rec == nil || !wr.Auth.Enforcing() {
+	if res.Group != rbacv1.GroupName || rec == nil || !wr.Auth.EnforcesRBAC() {
 		return nil
 	}
 	return wr.Auth.MayGrant(rec, obj, old)
@@ -265,7 +267,7 @@ func authorOf(rec *request.Request) store.Author {
 		return store.Author{User: ownUser, Agent: "apilet"}
 	}
 	a := store.Author{User: rec.User.Name, Agent: rec.Agent, Verb: rec.Info.Verb, Subresource: rec.Info.Subresource, Manager: rec.Manager}
-	if rec.Applies {
+	if rec.IsApply {
 		a.Verb = "apply"
 	}
 	return a

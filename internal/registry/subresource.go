@@ -222,7 +222,7 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 	if err != nil {
 		return nil, err
 	}
-	owners := fieldmanager.ScaleEntries(old, schema.GroupVersion{Group: req.res.Group, Version: req.res.Version}, req.countPaths(old))
+	owners := fieldmanager.NewScaleHandler(old, schema.GroupVersion{Group: req.res.Group, Version: req.res.Version}, req.countPaths(old))
 	if before.ManagedFields, err = owners.ToSubresource(); err != nil {
 		return nil, err
 	}
@@ -248,7 +248,7 @@ func (req *scaleRequest) change(ctx context.Context, old scheme.Object) (scheme.
 // admitted calls the mutating plug-ins for the Scale.
 func (req *scaleRequest) admitted(ctx context.Context, after, before *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
 	a := req.opts.change(req.res, "scale", after, nil)
-	if !req.wr.Admission.Concerns(a) {
+	if !req.wr.Admission.Handles(a) {
 		return after, nil
 	}
 	shown := before.DeepCopy()
@@ -265,7 +265,7 @@ func (req *scaleRequest) admitted(ctx context.Context, after, before *autoscalin
 // the change.
 func (req *scaleRequest) validated(ctx context.Context, obj, old scheme.Object) error {
 	a := req.opts.change(req.res, "scale", nil, nil)
-	if !req.wr.Admission.Concerns(a) {
+	if !req.wr.Admission.Handles(a) {
 		return nil
 	}
 	after, err := scaleDocument(req.res, obj)
@@ -380,7 +380,7 @@ func (req *scaleRequest) patched(ctx context.Context, before *autoscalingv1.Scal
 func (req *scaleRequest) fieldManager() *fieldmanager.Manager {
 	known, ok := req.wr.managers.Load("scale")
 	if !ok {
-		known, _ = req.wr.managers.LoadOrStore("scale", &fieldmanager.Manager{Ways: &req.wr.Tracked, Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
+		known, _ = req.wr.managers.LoadOrStore("scale", &fieldmanager.Manager{Counters: &req.wr.FieldTracking, Kind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
 			GoType: reflect.TypeFor[autoscalingv1.Scale]()})
 	}
 	return known.(*fieldmanager.Manager)
@@ -462,12 +462,12 @@ func checkTarget(target *corev1.ObjectReference) error {
 	if len(c.Errs) == 0 {
 		return nil
 	}
-	return apierror.Unexplained(c.Errs.ToAggregate().Error())
+	return apierror.InternalWithoutReason(c.Errs.ToAggregate().Error())
 }
 
 func respondSuccess(w http.ResponseWriter, r *http.Request, asked *request.Request) error {
 	status := &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusCreated}
-	asked.Answered = status
+	asked.ResponseStatus = status
 	return response.WriteObject(w, r, http.StatusCreated, status)
 }
 

@@ -168,7 +168,7 @@ func (wr *Writer) upsert(ctx context.Context, t Target, opts Options, change Cha
 // modifyOnce is one round of Modify.
 func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change ChangeFunc, rec store.Record) (store.Record, error) {
 	shown := &rec
-	if t.Resource.Converts() { // keep the stored form, because the write may not change it
+	if t.Resource.NeedsConversion() { // keep the stored form, because the write may not change it
 		converted := rec
 		shown = &converted
 	}
@@ -241,7 +241,7 @@ func namedRevision(obj scheme.Object) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(rv, 10, 64)
 	if err != nil {
-		return 0, apierror.Unexplained(err.Error())
+		return 0, apierror.InternalWithoutReason(err.Error())
 	}
 	return n, nil
 }
@@ -271,7 +271,7 @@ func prepare(ctx context.Context, t *Target, obj, old scheme.Object) scheme.Obje
 	}
 	obj.SetSelfLink("")
 	obj.SetResourceVersion(old.GetResourceVersion())
-	fieldmanager.KeepTimes(old, obj)
+	fieldmanager.RestoreTimes(old, obj)
 	return obj
 }
 

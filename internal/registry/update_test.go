@@ -175,7 +175,7 @@ func TestWritesNeedTheirPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	for user, want := range map[string]bool{"bob": false, "root": true} {
-		rec := &request.Request{User: request.User{Name: user}.Authenticated()}
+		rec := &request.Request{User: request.User{Name: user}.WithAuthenticatedGroup()}
 		if want {
 			rec.User.Groups = append(rec.User.Groups, request.GroupMasters)
 		}

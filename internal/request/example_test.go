@@ -40,10 +40,10 @@ func ExampleInfo_ListOptions() {
 }
 
 // A watch may take for ever, so no deadline ends it.
-func ExampleLongRunning() {
+func ExampleIsLongRunning() {
 	for _, path := range []string{"/api/v1/pods", "/api/v1/pods?watch=1", "/api/v1/namespaces/a/pods/b/log"} {
 		info := request.Parse(httptest.NewRequest("GET", path, nil))
-		fmt.Println(path, request.LongRunning(&info))
+		fmt.Println(path, request.IsLongRunning(&info))
 	}
 	// Output:
 	// /api/v1/pods false
@@ -61,9 +61,9 @@ func ExampleSplitServiceAccount() {
 }
 
 // Groups follow from how somebody was authenticated, and from the name. A User is never changed in place.
-func ExampleUser_Authenticated() {
+func ExampleUser_WithAuthenticatedGroup() {
 	alice := request.User{Name: "alice", Groups: []string{"dev"}}
-	fmt.Println(alice.Authenticated().Groups, alice.Groups)
+	fmt.Println(alice.WithAuthenticatedGroup().Groups, alice.Groups)
 	// Output:
 	// [dev system:authenticated] [dev]
 }

@@ -97,24 +97,25 @@ type Info struct {
 // User is the identity of the client. It is shared between requests and must not be modified.
 type User struct {
 	Name, UID string              // the UID is "" if the credential does not have one
-	Groups    []string            // the authenticated groups, and the groups added by Completed
+	Groups    []string            // the authenticated groups, and the groups added by WithImplicitGroups
 	Extra     map[string][]string // keys in lower case
 }
 
-// Authenticated returns u with the group system:authenticated, unless u is anonymous or already in
-// that group or in system:unauthenticated.
-func (u User) Authenticated() User {
+// WithAuthenticatedGroup returns u with the group system:authenticated, unless u is anonymous or
+// already in that group or in system:unauthenticated.
+func (u User) WithAuthenticatedGroup() User {
 	if u.Name != UserAnonymous && !slices.Contains(u.Groups, GroupAuthenticated) && !slices.Contains(u.Groups, GroupUnauthenticated) {
 		u.Groups = append(slices.Clip(u.Groups), GroupAuthenticated)
 	}
 	return u
 }
 
-// IsBare reports whether u has only a name, without UID, groups or extra.
-func (u User) IsBare() bool { return u.UID == "" && len(u.Groups) == 0 && len(u.Extra) == 0 }
+// HasOnlyName reports whether u has only a name, without UID, groups or extra.
+func (u User) HasOnlyName() bool { return u.UID == "" && len(u.Groups) == 0 && len(u.Extra) == 0 }
 
-// Completed returns u with the groups that follow from its name and from the mode of impersonation.
-func (u User) Completed(mode string) User {
+// WithImplicitGroups returns u with the groups that follow from its name and from the mode of
+// impersonation.
+func (u User) WithImplicitGroups(mode string) User {
 	if namespace, _, ok := SplitServiceAccount(u.Name); ok && len(u.Groups) == 0 {
 		u.Groups = []string{GroupServiceAccounts, GroupServiceAccounts + ":" + namespace}
 	} else if mode == "arbitrary-node" {
@@ -123,11 +124,11 @@ func (u User) Completed(mode string) User {
 	if u.Name == UserAnonymous && !slices.Contains(u.Groups, GroupUnauthenticated) {
 		u.Groups = append(slices.Clip(u.Groups), GroupUnauthenticated)
 	}
-	return u.Authenticated()
+	return u.WithAuthenticatedGroup()
 }
 
-// Wire returns the user in the form used by reviews and audit events.
-func (u User) Wire() authenticationv1.UserInfo {
+// UserInfo returns the user in the form used by reviews and audit events.
+func (u User) UserInfo() authenticationv1.UserInfo {
 	info := authenticationv1.UserInfo{Username: u.Name, UID: u.UID, Groups: u.Groups}
 	for key, values := range u.Extra {
 		if info.Extra == nil {
@@ -158,14 +159,14 @@ type Request struct {
 	// the field manager, if the request names one
 	Manager string
 	// the point in time to read at, as the client wrote it; "" means now
-	At string
-	// If set, ages are computed relative to this time. It is zero if At is "" or if the time is
+	Moment string
+	// If set, ages are computed relative to this time. It is zero if Moment is "" or if the time is
 	// not known.
-	Then time.Time
+	AsOf time.Time
 	// the response may be an endless stream, such as a watch
-	Follows bool
+	Streaming bool
 	// the request is a server-side apply patch
-	Applies bool
+	IsApply bool
 	// the verb that permitted the impersonation, for the audit log; "" for plain "impersonate"
 	Constraint string
 	// the flow schema of the request; "" without flow control
@@ -181,16 +182,16 @@ type Request struct {
 	// the identity of the object in the body
 	Sent BodyID
 	// the Status in the response; nil if the response was another object
-	Answered *metav1.Status
+	ResponseStatus *metav1.Status
 	// the result of the write; unset for collections
 	Written Write
 	// data for the audit event, or nil if there is no audit policy or if it has not been
 	// evaluated yet
-	Audited *Audited
+	AuditData *AuditData
 
 	// The time spent waiting for the store and for webhooks, which flow control does not count
 	// as work.
-	CommitWait, HookWait Waits
+	CommitWait, HookWait WaitTime
 
 	// guards annotations, because the objects of a collection are deleted concurrently
 	mu sync.Mutex
@@ -198,69 +199,72 @@ type Request struct {
 	annotations map[string]string
 }
 
-// Audited holds the instructions of the audit policy for a request and the recorded data. Only the
-// goroutine of the request uses it.
-type Audited struct {
+// AuditData holds the instructions of the audit policy for a request and the recorded data. Only
+// the goroutine of the request uses it.
+type AuditData struct {
 	// None, Metadata, Request or RequestResponse
 	Level string
 	// stages that are not logged
 	OmitStages []string
 	// omit managedFields from the bodies
-	WithoutFields bool
+	OmitManagedFields bool
 	// the response is not recorded, because it is a stream or comes from another server
-	Unkept bool
+	SkipResponse bool
 	// the object or patch in the request, as JSON
-	Sent []byte
+	RequestObject []byte
 	// the response body as sent
-	Answer []byte
+	ResponseBody []byte
 	// the header of the response
 	Header http.Header
-	// set if the response was not recorded because it was larger than MostKept or Room was full
+	// set if the response was not recorded because it was larger than MaxRecordedResponse or Limit
+	// was reached
 	TooLong bool
 	// limits the total size of recorded responses, unless it is nil
-	Room *Room
+	Limit *ByteLimit
 }
 
 const (
-	MostKept = 10 << 20 // maximum size of a recorded response
-	roomFor  = 64 << 20 // maximum size of all recorded responses
+	MaxRecordedResponse = 10 << 20 // maximum size of a recorded response
+	roomFor             = 64 << 20 // maximum size of all recorded responses
 )
 
-// Room counts the bytes of the responses recorded for audit events.
-type Room struct{ used atomic.Int64 }
+// ByteLimit counts the bytes of the responses recorded for audit events.
+type ByteLimit struct{ used atomic.Int64 }
 
-// WantsSent reports whether the body of the request is recorded.
-func (a *Audited) WantsSent() bool {
+// RecordsRequest reports whether the body of the request is recorded.
+func (a *AuditData) RecordsRequest() bool {
 	return a != nil && (a.Level == "Request" || a.Level == "RequestResponse")
 }
 
-// WantsAnswer reports whether the response is recorded.
-func (a *Audited) WantsAnswer() bool { return a != nil && a.Level == "RequestResponse" && !a.Unkept }
+// RecordsResponse reports whether the response is recorded.
+func (a *AuditData) RecordsResponse() bool {
+	return a != nil && a.Level == "RequestResponse" && !a.SkipResponse
+}
 
-// Keep records a part of the response.
-func (a *Audited) Keep(header http.Header, part []byte) {
+// RecordResponse records a part of the response.
+func (a *AuditData) RecordResponse(header http.Header, part []byte) {
 	a.Header = header
-	if a.Room != nil && !a.TooLong && a.Room.used.Add(int64(len(part))) > roomFor {
-		a.Room.used.Add(-int64(len(part)))
-		a.GiveBack()
+	if a.Limit != nil && !a.TooLong && a.Limit.used.Add(int64(len(part))) > roomFor {
+		a.Limit.used.Add(-int64(len(part)))
+		a.ReleaseResponse()
 		a.TooLong = true
 		return
 	}
 	if a.TooLong {
 		return
 	}
-	if a.Answer = append(a.Answer, part...); len(a.Answer) > MostKept {
-		a.GiveBack()
+	if a.ResponseBody = append(a.ResponseBody, part...); len(a.ResponseBody) > MaxRecordedResponse {
+		a.ReleaseResponse()
 		a.TooLong = true
 	}
 }
 
-// GiveBack drops the recorded response and returns its bytes to Room.
-func (a *Audited) GiveBack() {
-	if a.Room != nil {
-		a.Room.used.Add(-int64(len(a.Answer)))
+// ReleaseResponse drops the recorded response and returns its bytes to Limit.
+func (a *AuditData) ReleaseResponse() {
+	if a.Limit != nil {
+		a.Limit.used.Add(-int64(len(a.ResponseBody)))
 	}
-	a.Answer = nil
+	a.ResponseBody = nil
 }
 
 // Decisions of authorization.
@@ -269,23 +273,23 @@ const (
 	Forbidden = "forbid"
 )
 
-// Waits is the total time that the goroutines of a request have spent waiting for something.
-type Waits struct{ nanos atomic.Int64 }
+// WaitTime is the total time that the goroutines of a request have spent waiting for something.
+type WaitTime struct{ nanos atomic.Int64 }
 
 // Total returns the time spent so far.
-func (w *Waits) Total() time.Duration { return time.Duration(w.nanos.Load()) }
+func (w *WaitTime) Total() time.Duration { return time.Duration(w.nanos.Load()) }
 
-// NoteCommit adds a wait for the store that started at began and ends now. It does nothing if rec
-// is nil.
-func (rec *Request) NoteCommit(began time.Time) {
+// AddCommitWait adds a wait for the store that started at began and ends now. It does nothing if
+// rec is nil.
+func (rec *Request) AddCommitWait(began time.Time) {
 	if rec != nil {
 		rec.CommitWait.nanos.Add(int64(time.Since(began)))
 	}
 }
 
-// NoteHook adds a wait for a webhook that started at began and ends now. It does nothing if rec is
-// nil.
-func (rec *Request) NoteHook(began time.Time) {
+// AddHookWait adds a wait for a webhook that started at began and ends now. It does nothing if rec
+// is nil.
+func (rec *Request) AddHookWait(began time.Time) {
 	if rec != nil {
 		rec.HookWait.nanos.Add(int64(time.Since(began)))
 	}
@@ -328,9 +332,9 @@ func (rec *Request) Annotations() map[string]string {
 	return all
 }
 
-// NoteBody records the identity of the object in the body of a create or an update. The path of a
+// RecordBody records the identity of the object in the body of a create or an update. The path of a
 // create does not contain the name.
-func (rec *Request) NoteBody(obj metav1.Object) {
+func (rec *Request) RecordBody(obj metav1.Object) {
 	rec.Sent = BodyID{obj.GetNamespace(), obj.GetName(), string(obj.GetUID()), obj.GetResourceVersion()}
 }
 
@@ -344,12 +348,12 @@ type Write struct {
 	// object was not changed)
 	Old, New int64
 	// stored data before and after an update, which must not be modified
-	Was, Is []byte
+	Before, After []byte
 }
 
-// NoteWrite records the result of a write. If a request writes several times, the last write is
+// RecordWrite records the result of a write. If a request writes several times, the last write is
 // kept. It does nothing if rec is nil, as for writes of the server itself.
-func (rec *Request) NoteWrite(w Write) {
+func (rec *Request) RecordWrite(w Write) {
 	// The objects of a collection are deleted concurrently.
 	if rec == nil || rec.Info.Verb == "deletecollection" {
 		return
@@ -358,9 +362,9 @@ func (rec *Request) NoteWrite(w Write) {
 	rec.Written = w
 }
 
-// ActAs makes u the effective user and keeps the previous user as Impersonator. constraint is the
-// mode of impersonation for the audit log.
-func (rec *Request) ActAs(u User, constraint string) {
+// Impersonate makes u the effective user and keeps the previous user as Impersonator. constraint is
+// the mode of impersonation for the audit log.
+func (rec *Request) Impersonate(u User, constraint string) {
 	impersonator := rec.User
 	rec.User, rec.Impersonator, rec.Constraint = u, &impersonator, constraint
 }
@@ -534,17 +538,17 @@ type PathForm struct {
 	InPath bool
 }
 
-// LongRunning reports whether a request may run indefinitely. The rules are those of
+// IsLongRunning reports whether a request may run indefinitely. The rules are those of
 // kube-apiserver.
-func LongRunning(info *Info) bool {
+func IsLongRunning(info *Info) bool {
 	if !info.ResourceRequest {
 		return strings.HasPrefix(info.Path, "/debug/pprof/")
 	}
-	return Connects(info.Subresource) || info.Verb == "watch" || info.Verb == "proxy"
+	return IsConnect(info.Subresource) || info.Verb == "watch" || info.Verb == "proxy"
 }
 
-// Connects reports whether a subresource is a stream to or from a pod.
-func Connects(subresource string) bool {
+// IsConnect reports whether a subresource is a stream to or from a pod.
+func IsConnect(subresource string) bool {
 	switch subresource {
 	case "attach", "exec", "log", "portforward", "proxy":
 		return true
@@ -568,9 +572,9 @@ func (info *Info) ListOptions() (metav1.ListOptions, error) {
 	return info.query.options, info.query.err
 }
 
-// Selecting returns info as if its query had the given field selector. Access reviews and CEL
-// expressions use it to check access to a part of a collection.
-func (info Info) Selecting(fieldSelector string) Info {
+// WithFieldSelector returns info as if its query had the given field selector. Access reviews and
+// CEL expressions use it to check access to a part of a collection.
+func (info Info) WithFieldSelector(fieldSelector string) Info {
 	if fieldSelector != "" {
 		info.query = &listQuery{options: metav1.ListOptions{FieldSelector: fieldSelector}}
 	}

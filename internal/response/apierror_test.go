@@ -54,12 +54,12 @@ func TestAnswersNameTheFirstMistakes(t *testing.T) {
 }
 
 func TestJoinedErrorsReadLikeAggregates(t *testing.T) {
-	if err := apierror.Joined([]error{nil, nil}); err != nil {
+	if err := apierror.Join([]error{nil, nil}); err != nil {
 		t.Errorf("nothing is wrong, and got %v", err)
 	}
 	a, b := errors.New("a"), errors.New("b")
 	for _, errs := range [][]error{{a}, {nil, a, a}, {a, b, nil, a}} {
-		if got, want := apierror.Joined(errs).Error(), utilerrors.NewAggregate(errs).Error(); got != want {
+		if got, want := apierror.Join(errs).Error(), utilerrors.NewAggregate(errs).Error(); got != want {
 			t.Errorf("%v: got %s, want %s", errs, got, want)
 		}
 	}
@@ -67,7 +67,7 @@ func TestJoinedErrorsReadLikeAggregates(t *testing.T) {
 	for i := range apierror.MaxErrors + 7 {
 		many = append(many, fmt.Errorf("e%d", i))
 	}
-	if got := apierror.Joined(many).Error(); !strings.HasSuffix(got, ", e999, and 7 more]") {
+	if got := apierror.Join(many).Error(); !strings.HasSuffix(got, ", e999, and 7 more]") {
 		t.Errorf("got ...%s", got[len(got)-60:])
 	}
 }
@@ -83,7 +83,7 @@ func TestOneMistakeHasABound(t *testing.T) {
 func TestForeignCodesAreFinalCodesOfHTTP(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[int]int{-1: 502, 0: 502, 99: 502, 100: 502, 101: 502, 199: 502, 200: 200, 304: 304, 418: 418, 599: 599, 600: 502, 999: 502, 1 << 40: 502} {
-		if got := apierror.ForeignCode(code); got != want {
+		if got := apierror.UpstreamCode(code); got != want {
 			t.Errorf("ForeignCode(%d) = %d, want %d", code, got, want)
 		}
 	}

@@ -2,7 +2,7 @@
 // errors to Statuses.
 //
 //	view, err := response.NewView(r, rec, res) // reads Accept: JSON, YAML, protobuf; whole, as Table, as PartialObjectMetadata
-//	err = view.Respond(w, r, 200, &rec)        // one object; lists are ListHead, Item, Item, ..., ListTail
+//	err = view.Respond(w, r, 200, &rec)        // one object; lists are AppendListHead, AppendItem, AppendItem, ..., ListTail
 //	unexpected = response.WriteError(w, r, err) // a Status; other errors become a 500 and are returned for the log
 //
 // It follows the negotiation, the responsewriters and the conversion to Tables in

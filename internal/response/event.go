@@ -25,7 +25,7 @@ func (v *View) AppendEvent(dst []byte, kind string, rec *store.Record, cache *Ev
 		return AppendFrame(dst, kind, sealed), nil
 	}
 	dst = append(append(append(dst, `{"type":"`...), kind...), `","object":`...)
-	dst, err := v.Object(dst, rec)
+	dst, err := v.AppendObject(dst, rec)
 	return append(dst, "}\n"...), err
 }
 
@@ -34,7 +34,7 @@ func (v *View) AppendError(dst []byte, status *apierrors.StatusError) ([]byte, e
 	doc, _ := ErrorStatus(status)
 	doc.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	if v.Media.Format == scheme.ProtobufFormat {
-		sealed, err := SealObject(&doc)
+		sealed, err := EncodeProtobuf(&doc)
 		if err != nil {
 			return dst, err
 		}
@@ -94,7 +94,7 @@ func (c *EventCache) sealed(v *View, rec *store.Record) ([]byte, error) {
 			return sealed, nil
 		}
 	}
-	sealed, err := v.Sealed(nil, rec)
+	sealed, err := v.AppendProtobuf(nil, rec)
 	if err == nil && c != nil {
 		c.add(v, rec, sealed)
 	}
@@ -111,7 +111,7 @@ func (c *EventCache) find(v *View, rec *store.Record) []byte {
 }
 
 func (c *EventCache) add(v *View, rec *store.Record, sealed []byte) {
-	if len(rec.JSON) == 0 || max(len(rec.JSON), len(sealed)) > SealedMost {
+	if len(rec.JSON) == 0 || max(len(rec.JSON), len(sealed)) > MaxCachedProtobuf {
 		return
 	}
 	c[rec.Rev%cachedEvents].Store(&cachedEvent{v.Res, v.Media.As, v.Media.Version, rec.JSON, sealed})

@@ -24,7 +24,7 @@ func TestSealedEventsAreShared(t *testing.T) {
 			t.Errorf("%s: found %q", name, found)
 		}
 	}
-	log.add(v, &store.Record{Rev: 5 + cachedEvents, JSON: make([]byte, SealedMost+1)}, []byte("large"))
+	log.add(v, &store.Record{Rev: 5 + cachedEvents, JSON: make([]byte, MaxCachedProtobuf+1)}, []byte("large"))
 	apitest.Expect(t, string(log.find(v, rec)), "sealed")
 	log.add(v, &store.Record{Rev: 5 + cachedEvents, JSON: []byte(`{}`)}, []byte("next"))
 	apitest.Expect(t, log.find(v, rec) == nil, true)

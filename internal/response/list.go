@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"sync"
 
+	"apilet/internal/limits"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -55,7 +55,7 @@ func (l *ListWriter) Len() int { return len(l.items) }
 // end before that, and a list with a length prefix must find its length. Other lists only need to
 // know whether they are small enough to be sent as a whole.
 func (l *ListWriter) Room(limited bool) int {
-	if limited || l.v.Measured() {
+	if limited || l.v.HasListLength() {
 		return ListBuffer
 	}
 	return GzipThreshold
@@ -67,7 +67,7 @@ func (l *ListWriter) Add(rec *store.Record) error {
 	if !l.bare {
 		l.items = append(l.items, l.v.Separator()...)
 	}
-	items, err := l.v.Item(l.items, rec)
+	items, err := l.v.AppendItem(l.items, rec)
 	if err != nil {
 		l.items = items[:before]
 		return err
@@ -80,7 +80,7 @@ func (l *ListWriter) Add(rec *store.Record) error {
 func (l *ListWriter) Measure(rec *store.Record) error {
 	scratch := itemBuffers.Get().(*[]byte)
 	defer itemBuffers.Put(scratch)
-	item, err := l.v.SealedItem((*scratch)[:0], rec)
+	item, err := l.v.AppendProtobufItem((*scratch)[:0], rec)
 	if err == nil {
 		l.coming += int64(len(item))
 	}
@@ -96,14 +96,14 @@ func (l *ListWriter) Whole(w http.ResponseWriter, r *http.Request, meta ListMeta
 	}
 	l.setHeader(w)
 	if l.v.Media.Format == scheme.JSONFormat && (l.v.Media.Pretty || WantsPretty(r)) {
-		shares.Insist(r.Context(), w, l.v.Weight(r, len(l.items)))
+		limits.ForceReserve(r.Context(), w, l.v.EstimateSize(r, len(l.items)))
 		WriteJSON(w, r, http.StatusOK, bytes.TrimSuffix(slices.Concat(head, l.items, tail), []byte("\n")))
 		return nil
 	}
 	l.shrink()
 	l.items = append(l.items, tail...) // saves a write
 	size := len(head) + len(l.items)
-	if !Compresses(r, size) {
+	if !ShouldCompress(r, size) {
 		w.Header().Set("Content-Length", strconv.Itoa(size))
 	}
 	out, finish := Compress(w, r, size)
@@ -124,7 +124,7 @@ func (l *ListWriter) Begin(w http.ResponseWriter, r *http.Request, meta ListMeta
 	}
 	l.setHeader(w)
 	l.promise, l.tail = int64(len(l.items))+l.coming, tail
-	if l.v.Measured() && !Compresses(r, ListBuffer) {
+	if l.v.HasListLength() && !ShouldCompress(r, ListBuffer) {
 		w.Header().Set("Content-Length", strconv.FormatInt(int64(len(head)+len(tail))+l.promise, 10))
 	}
 	l.out, l.finish = Compress(w, r, ListBuffer)
@@ -149,7 +149,7 @@ func (l *ListWriter) Flush() error {
 
 // End writes the remaining items and the end of the list.
 func (l *ListWriter) End() error {
-	if l.promise -= int64(len(l.items)); l.v.Measured() && l.promise != 0 {
+	if l.promise -= int64(len(l.items)); l.v.HasListLength() && l.promise != 0 {
 		return ErrAborted // the Content-Length is wrong
 	}
 	l.items = append(l.items, l.tail...)
@@ -167,12 +167,12 @@ func (l *ListWriter) setHeader(w http.ResponseWriter) {
 
 // ends returns the bytes before and after the items. complete is set if all items were added.
 func (l *ListWriter) ends(meta ListMeta, complete bool) (head, tail []byte, err error) {
-	if l.v.Measured() {
-		return l.v.SealedEnds(meta, int64(len(l.items))+l.coming)
+	if l.v.HasListLength() {
+		return l.v.ProtobufListEnds(meta, int64(len(l.items))+l.coming)
 	}
-	head, tail = l.v.ListHead(nil, meta), l.v.ListTail(meta)
+	head, tail = l.v.AppendListHead(nil, meta), l.v.ListTail(meta)
 	if complete && l.bare {
-		head, tail = l.v.WithoutItems(head, tail)
+		head, tail = l.v.EmptyListEnds(head, tail)
 	}
 	return head, tail, nil
 }
@@ -180,7 +180,7 @@ func (l *ListWriter) ends(meta ListMeta, complete bool) (head, tail []byte, err 
 // shrink replaces an oversized buffer from the pool with a smaller one, because no memory was
 // reserved for the excess.
 func (l *ListWriter) shrink() {
-	if cap(l.items) <= shares.Large || cap(l.items) <= 2*len(l.items) {
+	if cap(l.items) <= limits.Large || cap(l.items) <= 2*len(l.items) {
 		return
 	}
 	wide := l.items

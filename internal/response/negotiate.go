@@ -75,7 +75,7 @@ func formsOf(res *scheme.Resource, info *request.Info) []string {
 
 // wholeInProtobuf reports whether complete objects can be encoded as protobuf. For custom resources
 // only the metadata can.
-func (o Offer) wholeInProtobuf() bool { return o.stored == nil || o.stored.InProtobuf() }
+func (o Offer) wholeInProtobuf() bool { return o.stored == nil || o.stored.SupportsProtobuf() }
 
 // Negotiate returns the best format of a document for an Accept header. The error is a 406 Status.
 func Negotiate(accept string) (MediaType, error) { return documents.Negotiate(accept) }

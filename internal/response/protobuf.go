@@ -51,15 +51,15 @@ import (
 
 // ---- Bytes ----
 
-// SealObject encodes an object that is not stored, in an envelope with the kind that the object
+// EncodeProtobuf encodes an object that is not stored, in an envelope with the kind that the object
 // carries.
-func SealObject(obj runtime.Object) ([]byte, error) {
+func EncodeProtobuf(obj runtime.Object) ([]byte, error) {
 	m, err := protobuf.AsMessage(obj)
 	if err != nil {
 		return nil, err
 	}
 	apiVersion, kind := obj.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
-	return protobuf.AppendSealed(nil, apiVersion, kind, m)
+	return protobuf.AppendInEnvelope(nil, apiVersion, kind, m)
 }
 
 // ---- Objects in the form of a view ----
@@ -108,8 +108,8 @@ func (v *View) directly() reflect.Type {
 	return v.Res.StoredType()
 }
 
-// Sealed appends one object in an envelope.
-func (v *View) Sealed(dst []byte, rec *store.Record) ([]byte, error) {
+// AppendProtobuf appends one object in an envelope.
+func (v *View) AppendProtobuf(dst []byte, rec *store.Record) ([]byte, error) {
 	apiVersion, kind := v.Res.APIVersion(), v.Res.Kind
 	if v.Media.As != "" {
 		apiVersion, kind = v.listVersion(), "PartialObjectMetadata"
@@ -120,7 +120,7 @@ func (v *View) Sealed(dst []byte, rec *store.Record) ([]byte, error) {
 		return dst[:start], err
 	}
 	dst = slices.Insert(dst, start, protobuf.AppendEnvelope(nil, apiVersion, kind, int64(len(dst)-start))...)
-	return append(dst, protobuf.SealEnd...), nil
+	return append(dst, protobuf.EnvelopeEnd...), nil
 }
 
 // writeSealed writes a response that consists of an envelope.
@@ -137,8 +137,8 @@ func writeSealed(w http.ResponseWriter, code int, sealed []byte) {
 
 // ---- Lists ----
 
-// Measured reports whether the length of a list precedes its items.
-func (v *View) Measured() bool { return v.Media.Format == scheme.ProtobufFormat }
+// HasListLength reports whether the length of a list precedes its items.
+func (v *View) HasListLength() bool { return v.Media.Format == scheme.ProtobufFormat }
 
 // old reports whether the metadata of the list follows its items, as in v1beta1 of meta.k8s.io.
 func (v *View) old() bool {
@@ -152,8 +152,8 @@ func (v *View) itemTag() byte {
 	return protobuf.Field2
 }
 
-// SealedItem appends one item of a list.
-func (v *View) SealedItem(dst []byte, rec *store.Record) ([]byte, error) {
+// AppendProtobufItem appends one item of a list.
+func (v *View) AppendProtobufItem(dst []byte, rec *store.Record) ([]byte, error) {
 	start := len(dst)
 	dst, err := v.content(dst, rec)
 	if err != nil {
@@ -163,9 +163,9 @@ func (v *View) SealedItem(dst []byte, rec *store.Record) ([]byte, error) {
 	return slices.Insert(dst, start, protobuf.AppendLength(head[:0], v.itemTag(), int64(len(dst)-start))...), nil
 }
 
-// SealedEnds returns the bytes before and after the items. items is the total length of the items
-// in bytes.
-func (v *View) SealedEnds(meta ListMeta, items int64) (head, tail []byte, err error) {
+// ProtobufListEnds returns the bytes before and after the items. items is the total length of the
+// items in bytes.
+func (v *View) ProtobufListEnds(meta ListMeta, items int64) (head, tail []byte, err error) {
 	metadata := &metav1.ListMeta{Continue: meta.Cont, RemainingItemCount: meta.Remaining}
 	if meta.Rev != 0 {
 		metadata.ResourceVersion = strconv.FormatInt(meta.Rev, 10)
@@ -180,9 +180,9 @@ func (v *View) SealedEnds(meta ListMeta, items int64) (head, tail []byte, err er
 	}
 	head = protobuf.AppendEnvelope(nil, v.listVersion(), v.listKind(), int64(len(encoded))+items)
 	if v.old() {
-		return head, append(encoded, protobuf.SealEnd...), nil
+		return head, append(encoded, protobuf.EnvelopeEnd...), nil
 	}
-	return append(head, encoded...), []byte(protobuf.SealEnd), nil
+	return append(head, encoded...), []byte(protobuf.EnvelopeEnd), nil
 }
 
 // ---- Events of a watch ----
@@ -205,24 +205,24 @@ func AppendFrame(dst []byte, kind string, sealed []byte) []byte {
 }
 
 const (
-	// SealedMost is the maximum size in bytes of a cached protobuf object. The cache is limited
-	// to 4 MiB of protobuf. It also holds the JSON of these objects, most of which is shared
-	// with the event log.
-	SealedMost = 64 << 10
+	// MaxCachedProtobuf is the maximum size in bytes of a cached protobuf object. The cache is
+	// limited to 4 MiB of protobuf. It also holds the JSON of these objects, most of which is
+	// shared with the event log.
+	MaxCachedProtobuf = 64 << 10
 )
 
 // ---- Decoding ----
 
-// Unsealed decodes a protobuf response to JSON. It serves readers other than the client, such as
-// the audit log.
-func Unsealed(types *scheme.Registry, sealed []byte) ([]byte, error) {
+// ProtobufToJSON decodes a protobuf response to JSON. It serves readers other than the client, such
+// as the audit log.
+func ProtobufToJSON(types *scheme.Registry, sealed []byte) ([]byte, error) {
 	envelope, err := scheme.OpenEnvelope(sealed)
 	if err != nil {
 		return nil, err
 	}
 	gvk := envelope.GroupVersionKind()
 	for _, res := range types.All() {
-		wire := res.BodyOf("").Wire
+		wire := res.ExpectedBody("").Wire
 		switch {
 		case wire == nil || res.Group != gvk.Group || res.Version != gvk.Version:
 		case res.Kind == gvk.Kind:

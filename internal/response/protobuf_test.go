@@ -26,11 +26,11 @@ func TestListsAreReadByTheirTypes(t *testing.T) {
 			t.Fatal(err)
 		}
 		rec := &store.Record{Rev: 7, JSON: []byte(string(stored[:revAt]) + "7" + string(stored[revAt:]))}
-		item, err := v.SealedItem(nil, rec)
+		item, err := v.AppendProtobufItem(nil, rec)
 		if err != nil {
 			t.Fatal(err)
 		}
-		head, tail, err := v.SealedEnds(ListMeta{Rev: 9, Cont: "more", Remaining: &left}, int64(2*len(item)))
+		head, tail, err := v.ProtobufListEnds(ListMeta{Rev: 9, Cont: "more", Remaining: &left}, int64(2*len(item)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,12 +27,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
+	"apilet/internal/corrupt"
 	"apilet/internal/kinds/printers"
+	"apilet/internal/limits"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
-	"apilet/internal/shares"
 	"apilet/internal/store"
-	"apilet/internal/unreadable"
 )
 
 // WriteError responds with the Status of err, in the format that Accept prefers. If err is not an
@@ -80,7 +80,7 @@ func WriteObject(w http.ResponseWriter, r *http.Request, code int, obj runtime.O
 		m = MediaType{Format: scheme.JSONFormat}
 	}
 	if m.Format == scheme.ProtobufFormat {
-		sealed, err := SealObject(obj)
+		sealed, err := EncodeProtobuf(obj)
 		if err == nil {
 			writeSealed(w, code, sealed)
 		}
@@ -178,7 +178,7 @@ func indentationMultiplies(doc []byte, breaksTexts bool) bool {
 func Refuse(w http.ResponseWriter, r *http.Request, err error) (unexpected error) {
 	if rec := request.From(r.Context()); rec != nil {
 		status, _ := ErrorStatus(err)
-		rec.Answered = &status
+		rec.ResponseStatus = &status
 	}
 	return WriteError(w, r, err)
 }
@@ -206,9 +206,9 @@ const (
 	bodyKept      = 64 << 10  // maximum size in bytes of a buffer that is reused
 )
 
-// Compresses reports whether to gzip a response of about size bytes: it is large, the client
+// ShouldCompress reports whether to gzip a response of about size bytes: it is large, the client
 // accepts gzip, and the client is not on this host.
-func Compresses(r *http.Request, size int) bool {
+func ShouldCompress(r *http.Request, size int) bool {
 	if size < GzipThreshold || !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		return false
 	}
@@ -220,7 +220,7 @@ func Compresses(r *http.Request, size int) bool {
 // Compress returns the writer for a response of about size bytes, and a function that the caller
 // must call at the end.
 func Compress(w http.ResponseWriter, r *http.Request, size int) (out io.Writer, finish func()) {
-	if !Compresses(r, size) {
+	if !ShouldCompress(r, size) {
 		return w, func() {}
 	}
 	w.Header().Set("Content-Encoding", "gzip")
@@ -238,7 +238,7 @@ func (v *View) ContentType() string {
 // Convert converts records to the version of res if that needs a conversion webhook. The JSON of
 // the records is replaced. Its errors are Statuses.
 func Convert(ctx context.Context, res *scheme.Resource, records ...*store.Record) error {
-	if !res.Converts() || len(records) == 0 {
+	if !res.NeedsConversion() || len(records) == 0 {
 		return nil
 	}
 	docs := make([][]byte, len(records))
@@ -254,9 +254,9 @@ func Convert(ctx context.Context, res *scheme.Resource, records ...*store.Record
 	return nil
 }
 
-// Weight estimates the size in bytes of a response that shows the given number of bytes of stored
-// JSON.
-func (v *View) Weight(r *http.Request, stored int) int {
+// EstimateSize estimates the size in bytes of a response that shows the given number of bytes of
+// stored JSON.
+func (v *View) EstimateSize(r *http.Request, stored int) int {
 	if v.Media.Format == scheme.YAMLFormat || v.Media.Pretty || WantsPretty(r) {
 		return 4 * stored
 	}
@@ -269,18 +269,18 @@ func (v *View) Respond(w http.ResponseWriter, r *http.Request, code int, rec *st
 	if err := v.Media.Check(v.Res, false); err != nil {
 		return err
 	}
-	if v.Res.Converts() {
+	if v.Res.NeedsConversion() {
 		shown := *rec
 		rec = &shown
 		if err := Convert(r.Context(), v.Res, rec); err != nil {
 			return err
 		}
 	}
-	if len(rec.JSON) > shares.Large/4 {
-		shares.Insist(r.Context(), w, v.Weight(r, len(rec.JSON)))
+	if len(rec.JSON) > limits.Large/4 {
+		limits.ForceReserve(r.Context(), w, v.EstimateSize(r, len(rec.JSON)))
 	}
 	if v.Media.Format == scheme.ProtobufFormat {
-		body, err := v.Sealed(nil, rec)
+		body, err := v.AppendProtobuf(nil, rec)
 		if err == nil {
 			writeSealed(w, code, body)
 		}
@@ -289,7 +289,7 @@ func (v *View) Respond(w http.ResponseWriter, r *http.Request, code int, rec *st
 	body := bodies.Get().(*[]byte)
 	defer bodies.put(body)
 	var err error
-	if *body, err = v.Object((*body)[:0], rec); err != nil {
+	if *body, err = v.AppendObject((*body)[:0], rec); err != nil {
 		_, name := scheme.NamespacedName(rec.Key)
 		return StoreError(err, v.Res, name)
 	}
@@ -311,9 +311,9 @@ func (p *bodyPool) put(body *[]byte) {
 	}
 }
 
-// Object appends one top-level object, as in the response to a GET or a write, or in a watch event.
-// The output is always JSON.
-func (v *View) Object(dst []byte, rec *store.Record) ([]byte, error) {
+// AppendObject appends one top-level object, as in the response to a GET or a write, or in a watch
+// event. The output is always JSON.
+func (v *View) AppendObject(dst []byte, rec *store.Record) ([]byte, error) {
 	switch v.Media.As {
 	case "Table":
 		dst = v.tableHead(dst, ListMeta{Rev: rec.Rev})
@@ -330,14 +330,14 @@ func (v *View) Object(dst []byte, rec *store.Record) ([]byte, error) {
 	return append(dst, json[1:]...), nil
 }
 
-// Item appends one object as an item of a list. The kind is omitted for built-in types, as in
+// AppendItem appends one object as an item of a list. The kind is omitted for built-in types, as in
 // kube-apiserver.
-func (v *View) Item(dst []byte, rec *store.Record) ([]byte, error) {
+func (v *View) AppendItem(dst []byte, rec *store.Record) ([]byte, error) {
 	switch v.Media.Format {
 	case scheme.YAMLFormat:
 		return v.yamlItem(dst, rec)
 	case scheme.ProtobufFormat:
-		return v.SealedItem(dst, rec)
+		return v.AppendProtobufItem(dst, rec)
 	}
 	switch v.Media.As {
 	case "Table":
@@ -383,15 +383,15 @@ func (v *View) row(dst []byte, rec *store.Record) ([]byte, error) {
 		dst = v.metadata(dst, rec.JSON)
 	default:
 		whole := View{Res: v.Res}
-		if dst, err = whole.Object(dst, rec); err != nil {
+		if dst, err = whole.AppendObject(dst, rec); err != nil {
 			return dst, err
 		}
 	}
 	return append(dst, '}'), nil
 }
 
-// ListHead appends the beginning of a list, up to the first item.
-func (v *View) ListHead(dst []byte, meta ListMeta) []byte {
+// AppendListHead appends the beginning of a list, up to the first item.
+func (v *View) AppendListHead(dst []byte, meta ListMeta) []byte {
 	switch {
 	case v.Media.Format == scheme.YAMLFormat:
 		dst = append(append(dst, "apiVersion: "...), v.listVersion()...)
@@ -420,7 +420,7 @@ func (v *View) tableHead(dst []byte, meta ListMeta) []byte {
 }
 
 func (v *View) columns() []byte {
-	if v.Mute {
+	if v.OmitColumns {
 		return []byte("null")
 	}
 	// Column definitions can always be encoded.
@@ -455,9 +455,9 @@ func (v *View) ListTail(meta ListMeta) []byte {
 	return tail
 }
 
-// WithoutItems returns the beginning and the end of an empty list, in the form that
+// EmptyListEnds returns the beginning and the end of an empty list, in the form that
 // kube-apiserver's encoders write.
-func (v *View) WithoutItems(head, tail []byte) ([]byte, []byte) {
+func (v *View) EmptyListEnds(head, tail []byte) ([]byte, []byte) {
 	switch none := v.Media.As == "PartialObjectMetadataList" || v.Media.As == "Table" && printers.NullIfEmpty(v.Res); {
 	case v.Media.Format == scheme.YAMLFormat && none:
 		return append(bytes.TrimSuffix(head, []byte("\n")), " null\n"...), tail
@@ -481,7 +481,7 @@ func (v *View) Separator() string {
 func (v *View) yamlItem(dst []byte, rec *store.Record) ([]byte, error) {
 	plain := *v
 	plain.Media.Format = scheme.JSONFormat
-	item, err := plain.Item(nil, rec)
+	item, err := plain.AppendItem(nil, rec)
 	if err != nil {
 		return dst, err
 	}
@@ -503,7 +503,7 @@ func NewView(r *http.Request, rec *request.Request, res *scheme.Resource) (*View
 	}
 	v := &View{Res: res, Media: media}
 	if media.As == "Table" {
-		v.now, v.include = rec.Then, "Metadata"
+		v.now, v.include = rec.AsOf, "Metadata"
 		if v.now.IsZero() {
 			v.now = time.Now()
 		}
@@ -536,7 +536,7 @@ func StoreError(err error, res *scheme.Resource, name string) error {
 	case errors.Is(err, store.ErrCompacted):
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
 	case errors.Is(err, scheme.ErrUnreadable):
-		return unreadable.NamedUnreadable(err, res, name)
+		return corrupt.StatusError(err, res, name)
 	case errors.Is(err, store.ErrDiskFull), errors.Is(err, store.ErrQuota), errors.Is(err, store.ErrFileLost):
 		return apierrors.NewInternalError(err)
 	case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrSealed):

@@ -17,11 +17,11 @@ import (
 // View defines the form of the objects in a response. Objects are returned completely, as rows of a
 // Table, or as metadata only, and are encoded as JSON, YAML or protobuf.
 type View struct {
-	Res     *scheme.Resource // the type of the objects
-	Media   MediaType        // the negotiated format
-	include string           // includeObject of a Table: None, Metadata or Object
-	now     time.Time        // the time that ages in a Table refer to
-	Mute    bool             // omit the columns, because a Table watch has already sent them
+	Res         *scheme.Resource // the type of the objects
+	Media       MediaType        // the negotiated format
+	include     string           // includeObject of a Table: None, Metadata or Object
+	now         time.Time        // the time that ages in a Table refer to
+	OmitColumns bool             // omit the columns, because a Table watch has already sent them
 }
 
 // ListMeta is the metadata of a list.

@@ -3,7 +3,7 @@
 // namespace a), or a method with a wider effect than the path suggests (a DELETE of the Secrets of
 // all namespaces), must therefore not be served.
 //
-//	err := routing.Routed(res, &info, r.Method) // nil, or the 404 or 405
+//	err := routing.CheckRoute(res, &info, r.Method) // nil, or the 404 or 405
 //
 // The following paths are defined for each type, as in k8s.io/apiserver/pkg/endpoints/installer.go:
 //
@@ -37,8 +37,8 @@ import (
 	"apilet/internal/scheme"
 )
 
-// Routed returns nil if the path and the method exist, and the 404 or 405 otherwise.
-func Routed(res *scheme.Resource, info *request.Info, method string) error {
+// CheckRoute returns nil if the path and the method exist, and the 404 or 405 otherwise.
+func CheckRoute(res *scheme.Resource, info *request.Info, method string) error {
 	switch {
 	case !HasPath(res, info):
 		return apierror.NoSuchResource()
@@ -84,7 +84,7 @@ func HasPath(res *scheme.Resource, info *request.Info) bool {
 	return !question && !form.Named
 }
 
-// hasMethod reports whether the path has the method. HasVerb checks the methods of a subresource.
+// hasMethod reports whether the path has the method. CheckVerb checks the methods of a subresource.
 func hasMethod(res *scheme.Resource, info *request.Info, method string) bool {
 	everywhere := res.Namespaced && info.Namespace == ""
 	switch {
@@ -104,8 +104,8 @@ func hasMethod(res *scheme.Resource, info *request.Info, method string) bool {
 	return res.Allows(info.Verb)
 }
 
-// HasVerb returns an error if an existing subresource does not support the verb.
-func HasVerb(res *scheme.Resource, info *request.Info) error {
+// CheckVerb returns an error if an existing subresource does not support the verb.
+func CheckVerb(res *scheme.Resource, info *request.Info) error {
 	switch sub := res.Subresource(info.Subresource); {
 	case info.Subresource == "proxy" && info.Verb == "": // OPTIONS
 		return nil
@@ -121,9 +121,9 @@ func HasVerb(res *scheme.Resource, info *request.Info) error {
 // Name.
 func ownsNamespace(info *request.Info) bool { return info.Group == "" && info.Resource == "namespaces" }
 
-// WhateverMethod passes requests with methods unknown to the router to its handlers. Each handler
+// AnyMethod passes requests with methods unknown to the router to its handlers. Each handler
 // decides about the method itself, after authorization.
-func WhateverMethod(routes http.Handler) http.HandlerFunc {
+func AnyMethod(routes http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		chi.RouteContext(r.Context()).RouteMethod = http.MethodGet
 		routes.ServeHTTP(w, r)

@@ -6,9 +6,9 @@ import (
 	"context"
 	"strings"
 
+	"apilet/internal/limits"
 	"apilet/internal/scheme"
 	"apilet/internal/selector"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 )
 
@@ -17,7 +17,7 @@ import (
 // may keep them for longer than the log.
 func SizeOfLarge(events []store.Event) (n int) {
 	for i := range events {
-		if size := len(events[i].JSON); size > shares.Large {
+		if size := len(events[i].JSON); size > limits.Large {
 			n += 2*size + len(events[i].Prev)
 		}
 	}
@@ -27,17 +27,17 @@ func SizeOfLarge(events []store.Event) (n int) {
 // ConvertEvents is like Convert for events of the log. It also converts the previous versions if m
 // has selectors.
 func (s *Source) ConvertEvents(ctx context.Context, res *scheme.Resource, events []store.Event, m *selector.Matcher) error {
-	if !res.Converts() {
+	if !res.NeedsConversion() {
 		return nil
 	}
 	var at []*[]byte
 	for i := range events {
 		ev := &events[i]
-		if !strings.HasPrefix(ev.Key, m.Span) || s.Unreadable.Has(&ev.Record) {
+		if !strings.HasPrefix(ev.Key, m.Span) || s.Corrupt.Has(&ev.Record) {
 			continue
 		}
 		at = append(at, &ev.JSON)
-		if !ev.Deleted && ev.CreateRev != ev.Rev && !m.Everything() {
+		if !ev.Deleted && ev.CreateRev != ev.Rev && !m.MatchesAll() {
 			at = append(at, &ev.Prev)
 		}
 	}

@@ -2,7 +2,7 @@
 // which choose the revision and the keys, and the store. It handles the concerns that all reads
 // share:
 //
-//	memory       large objects are read only while the request holds memory for them (package shares)
+//	memory       large objects are read only while the request holds memory for them (package limits)
 //	processors   only some lists read and encode at the same time
 //	conversion   a webhook converts objects of custom types, with one call per chunk
 //	damage       objects that cannot be decoded are omitted from lists and watches
@@ -30,12 +30,12 @@ import (
 	"runtime"
 	"strings"
 
+	"apilet/internal/corrupt"
+	"apilet/internal/limits"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 	"apilet/internal/selector"
-	"apilet/internal/shares"
 	"apilet/internal/store"
-	"apilet/internal/unreadable"
 )
 
 // podKeys and podNode are the keys and the field of the index of Pods.
@@ -43,9 +43,9 @@ const podKeys, podNode = "//pods/", "spec.nodeName"
 
 // A Source provides the objects of a server, as they are now or as of an earlier revision.
 type Source struct {
-	Store      *store.Store
-	At         int64                   // if not 0, reads show this revision
-	Unreadable *unreadable.Unreadables // nil when reading the past, which cannot be repaired
+	Store   *store.Store
+	At      int64            // if not 0, reads show this revision
+	Corrupt *corrupt.Objects // nil when reading the past, which cannot be repaired
 
 	// Slots limits the number of lists that read and encode concurrently to half of the processors.
 	// Other lists wait for a slot, so that writes do not have to compete with all of them for the
@@ -56,8 +56,8 @@ type Source struct {
 }
 
 // NewSource returns a Source of the present.
-func NewSource(st *store.Store, lost *unreadable.Unreadables) *Source {
-	return &Source{Store: st, Unreadable: lost, Slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
+func NewSource(st *store.Store, lost *corrupt.Objects) *Source {
+	return &Source{Store: st, Corrupt: lost, Slots: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
 		podsByNode: st.NewIndex(podKeys, podNode)}
 }
 
@@ -78,18 +78,18 @@ func (s *Source) Newest(key string) (store.Record, error) {
 // returns the memory that a response needs for an object of a given size.
 func (s *Source) Get(ctx context.Context, w http.ResponseWriter, key string, weigh func(stored int) int) (store.Record, error) {
 	if s.At == 0 {
-		rec, size, err := s.Store.GetUpTo(key, shares.Large/4)
-		if err != nil || size <= shares.Large/4 {
+		rec, size, err := s.Store.GetUpTo(key, limits.Large/4)
+		if err != nil || size <= limits.Large/4 {
 			return rec, err
 		}
-		if err := shares.Hold(ctx, w, weigh(size)); err != nil {
+		if err := limits.Reserve(ctx, w, weigh(size)); err != nil {
 			return rec, err
 		}
 	}
 	rec, err := s.Newest(key)
-	if n := weigh(len(rec.JSON)); err == nil && !shares.Fits(ctx, w, n) { // the object is from the past or has grown
+	if n := weigh(len(rec.JSON)); err == nil && !limits.TryReserve(ctx, w, n) { // the object is from the past or has grown
 		rec = store.Record{} // drop the object before waiting for memory
-		if err := shares.Hold(ctx, w, n); err != nil {
+		if err := limits.Reserve(ctx, w, n); err != nil {
 			return rec, err
 		}
 		return s.Newest(key)
@@ -100,7 +100,7 @@ func (s *Source) Get(ctx context.Context, w http.ResponseWriter, key string, wei
 // Keys uses an index if a request selects the Pods of one node, as each kubelet does. It returns
 // nil if the index cannot be used. If rev is 0, Keys returns the newest revision as at.
 func (s *Source) Keys(ctx context.Context, m *selector.Matcher, rev int64) (keys []string, at int64) {
-	_, field, node := m.Demands()
+	_, field, node := m.RequiredTerm()
 	if s.podsByNode == nil || field != podNode || node == "" || !strings.HasPrefix(m.Span, podKeys) {
 		return nil, rev
 	}
@@ -131,15 +131,15 @@ type Scan struct {
 
 // NewScan returns a Scan for the response w with objects of the type res.
 func (s *Source) NewScan(w http.ResponseWriter, res *scheme.Resource) *Scan {
-	return &Scan{src: s, w: w, NoSlot: res.Converts()}
+	return &Scan{src: s, w: w, NoSlot: res.NeedsConversion()}
 }
 
 // Reserve reserves the memory of a request that keeps up to buffer bytes of the objects below
 // prefix.
 func (s *Scan) Reserve(ctx context.Context, prefix string, buffer int) error {
 	_, stored, _ := s.src.Store.Count(prefix)
-	if s.base = int(min(stored, int64(buffer+shares.Large))); s.base > shares.Large {
-		return shares.Hold(ctx, s.w, s.base)
+	if s.base = int(min(stored, int64(buffer+limits.Large))); s.base > limits.Large {
+		return limits.Reserve(ctx, s.w, s.base)
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (s *Scan) Read(ctx context.Context, span store.Span, use func(*store.Chunk)
 				return err
 			}
 		}
-		if err := shares.Hold(ctx, s.w, s.base+s.Large); err != nil {
+		if err := limits.Reserve(ctx, s.w, s.base+s.Large); err != nil {
 			return err
 		}
 	}
@@ -181,7 +181,7 @@ func (s *Scan) read(ctx context.Context, span store.Span, use func(*store.Chunk)
 		return s.chunk.Sealed[0].Err
 	}
 	s.Large = sizeOfLarge(s.chunk.Records)
-	if s.Large > 0 && !shares.Fits(ctx, s.w, s.base+s.Large) {
+	if s.Large > 0 && !limits.TryReserve(ctx, s.w, s.base+s.Large) {
 		return errNoMemory
 	}
 	return use(s.chunk)
@@ -218,7 +218,7 @@ func (s *Scan) Release() {
 // response.
 func sizeOfLarge(records []store.Record) (n int) {
 	for i := range records {
-		if size := len(records[i].JSON); size > shares.Large {
+		if size := len(records[i].JSON); size > limits.Large {
 			n += 2 * size
 		}
 	}
@@ -229,12 +229,12 @@ func sizeOfLarge(records []store.Record) (n int) {
 // the webhook. The caller applies selectors afterwards, because they refer to the converted
 // objects.
 func (s *Source) Convert(ctx context.Context, res *scheme.Resource, records []store.Record, most int) error {
-	if !res.Converts() {
+	if !res.NeedsConversion() {
 		return nil
 	}
 	var readable []*store.Record
 	for i := range records {
-		if len(readable) < most && !s.Unreadable.Has(&records[i]) {
+		if len(readable) < most && !s.Corrupt.Has(&records[i]) {
 			readable = append(readable, &records[i])
 		}
 	}

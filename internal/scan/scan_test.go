@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"apilet/internal/limits"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/selector"
-	"apilet/internal/shares"
 	"apilet/internal/store"
 	"apilet/internal/store/storetest"
 )
@@ -105,7 +105,7 @@ func TestLargeObjectsAreWeighed(t *testing.T) {
 	st := storetest.Open(t, filepath.Join(t.TempDir(), "a.db"))
 	const prefix = "//configmaps/default/"
 	storetest.MustWrite(t, st, store.OpCreate, prefix+"small", 0, "x")
-	large := storetest.MustWrite(t, st, store.OpCreate, prefix+"z-large", 0, strings.Repeat("x", shares.Large))
+	large := storetest.MustWrite(t, st, store.OpCreate, prefix+"z-large", 0, strings.Repeat("x", limits.Large))
 	sc := NewSource(st, nil).NewScan(httptest.NewRecorder(), scheme.NewRegistry().Lookup("", "v1", "configmaps"))
 	keysOf(t, sc, store.Span{Prefix: prefix})
 	if want := 2 * len(large.JSON); sc.Large != want {
@@ -134,11 +134,11 @@ func TestPodsOfANodeComeFromTheIndex(t *testing.T) {
 	}
 	source, types := NewSource(st, nil), scheme.NewRegistry()
 	keys := func(s *Source, resource, fields string) []string {
-		terms, err := selector.Read("", fields)
+		terms, err := selector.Parse("", fields)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := terms.For(types.Lookup("", "v1", resource), &request.Info{Verb: "list", Version: "v1", Resource: resource})
+		m, err := terms.Compile(types.Lookup("", "v1", resource), &request.Info{Verb: "list", Version: "v1", Resource: resource})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -45,19 +45,19 @@ import (
 	"apilet/internal/scheme/protobuf"
 )
 
-// A WantedBody describes the required body of a request.
-type WantedBody struct {
+// A ExpectedBody describes the required body of a request.
+type ExpectedBody struct {
 	Group, Version, Kind string       // the body must name these or omit them
 	Wire                 reflect.Type // nil if the body is unstructured
 	in                   func(Object) Object
 	shape                func(*unstructured.Unstructured) ([]error, error) // for custom resources
 }
 
-// BodyOf returns the required body of a request to the resource or its subresource sub.
-func (res *Resource) BodyOf(sub string) WantedBody {
-	want := WantedBody{Group: res.Group, Version: res.Version, Kind: res.Kind, Wire: res.GoType}
+// ExpectedBody returns the required body of a request to the resource or its subresource sub.
+func (res *Resource) ExpectedBody(sub string) ExpectedBody {
+	want := ExpectedBody{Group: res.Group, Version: res.Version, Kind: res.Kind, Wire: res.GoType}
 	if s := res.Subresource(sub); s != nil && s.Kind != res.Kind {
-		return WantedBody{Group: s.Group, Version: s.Version, Kind: s.Kind, Wire: SubresourceTypes[s.Kind]}
+		return ExpectedBody{Group: s.Group, Version: s.Version, Kind: s.Kind, Wire: SubresourceTypes[s.Kind]}
 	}
 	if res.Conversion != nil {
 		want.Wire, want.in = res.Conversion.wire, res.Conversion.in
@@ -69,11 +69,11 @@ func (res *Resource) BodyOf(sub string) WantedBody {
 }
 
 // APIVersion returns the group and version that the body must name.
-func (b WantedBody) APIVersion() string { return GroupVersionString(b.Group, b.Version) }
+func (b ExpectedBody) APIVersion() string { return GroupVersionString(b.Group, b.Version) }
 
 // serves reports whether the body's kind and apiVersion match. Both may be omitted. An Eviction
 // may also be of policy/v1beta1, which older clients use.
-func (b WantedBody) serves(apiVersion, kind string) bool {
+func (b ExpectedBody) serves(apiVersion, kind string) bool {
 	if kind != "" && kind != b.Kind {
 		return false
 	}
@@ -127,7 +127,7 @@ func (res *Resource) Decode(data []byte, contentType, sub string) (obj Object, s
 	if err != nil {
 		return nil, nil, err
 	}
-	want := res.BodyOf(sub)
+	want := res.ExpectedBody(sub)
 	switch {
 	case format == ProtobufFormat && want.Wire == nil:
 		return nil, nil, unsupportedMediaType(JSONFormat, YAMLFormat)
@@ -147,18 +147,20 @@ func (res *Resource) Decode(data []byte, contentType, sub string) (obj Object, s
 	return obj, strictErrs, nil
 }
 
-// TakesTyped reports whether Typed may replace Decode because bodies are decoded into the
+// AcceptsTyped reports whether Typed may replace Decode because bodies are decoded into the
 // resource's Go type.
-func (res *Resource) TakesTyped() bool { return res.GoType != nil && res.BodyOf("").Wire == res.GoType }
+func (res *Resource) AcceptsTyped() bool {
+	return res.GoType != nil && res.ExpectedBody("").Wire == res.GoType
+}
 
 // Typed returns the object that Decode would return for the JSON of obj. obj must be a value of
 // the resource's Go type that names its kind. Typed may modify obj.
 func (res *Resource) Typed(obj Object) (Object, error) {
-	if err := CheckFolded(obj); err != nil {
+	if err := CheckDerivedAnnotations(obj); err != nil {
 		return nil, err
 	}
 	*obj.GetObjectKind().(*metav1.TypeMeta) = metav1.TypeMeta{}
-	if want := res.BodyOf(""); want.in != nil {
+	if want := res.ExpectedBody(""); want.in != nil {
 		obj = want.in(obj)
 	}
 	return obj, nil
@@ -167,7 +169,7 @@ func (res *Resource) Typed(obj Object) (Object, error) {
 // decodeYAML converts YAML to JSON first. As in Kubernetes, the result is determined by the
 // lenient conversion, which uses the last value of a duplicate key. The strict conversion only
 // adds an error to strictErrs.
-func (b WantedBody) decodeYAML(data []byte) (Object, []error, error) {
+func (b ExpectedBody) decodeYAML(data []byte) (Object, []error, error) {
 	asJSON, strictErr := yaml.YAMLToJSONStrict(data)
 	if strictErr != nil {
 		var err error
@@ -177,7 +179,7 @@ func (b WantedBody) decodeYAML(data []byte) (Object, []error, error) {
 	}
 	obj, strictErrs, err := b.decodeJSON(asJSON, data)
 	if strictErr != nil {
-		strictErrs = append([]error{apierror.Shortened(strictErr)}, strictErrs...)
+		strictErrs = append([]error{apierror.TruncateLines(strictErr)}, strictErrs...)
 	}
 	return obj, strictErrs, err
 }
@@ -185,13 +187,13 @@ func (b WantedBody) decodeYAML(data []byte) (Object, []error, error) {
 // decodeJSON reads JSON. original is the body as the client sent it, for error texts. A valid
 // body is parsed only once: kind and apiVersion are checked afterwards. An invalid body is parsed
 // again to find the matching error of Kubernetes.
-func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
+func (b ExpectedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 	if b.Wire == nil {
 		return b.decodeUnstructured(data, original)
 	}
 	obj := newOf(b.Wire)
 	strictErrs, err := bounded.UnmarshalStrict(data, obj)
-	err = cmp.Or(err, CheckFolded(obj))
+	err = cmp.Or(err, CheckDerivedAnnotations(obj))
 	typeMeta := obj.GetObjectKind().(*metav1.TypeMeta)
 	if err == nil && b.serves(typeMeta.APIVersion, typeMeta.Kind) {
 		*typeMeta = metav1.TypeMeta{}
@@ -201,7 +203,7 @@ func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 	switch {
 	case metaErr != nil:
 		return nil, nil, b.unrecognized(metaErr, original)
-	case bounded.TooHeavy(err):
+	case bounded.IsTooLarge(err):
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
 	gvk = b.filledIn(gvk)
@@ -215,7 +217,7 @@ func (b WantedBody) decodeJSON(data, original []byte) (Object, []error, error) {
 }
 
 // filledIn returns gvk with the wanted kind and version in place of omitted ones.
-func (b WantedBody) filledIn(gvk schema.GroupVersionKind) schema.GroupVersionKind {
+func (b ExpectedBody) filledIn(gvk schema.GroupVersionKind) schema.GroupVersionKind {
 	if gvk.Kind == "" {
 		gvk.Kind = b.Kind
 	}
@@ -229,7 +231,7 @@ func (b WantedBody) filledIn(gvk schema.GroupVersionKind) schema.GroupVersionKin
 func wireOf(gvk schema.GroupVersionKind) reflect.Type {
 	for _, res := range known {
 		if res.GoType != nil && res.GroupVersionKind() == gvk {
-			return res.BodyOf("").Wire
+			return res.ExpectedBody("").Wire
 		}
 	}
 	return nil
@@ -260,7 +262,7 @@ type BodyError struct {
 func (e *BodyError) Unwrap() error { return e.StatusError }
 
 // unrecognized returns the error (400) if the kind of the body is unknown.
-func (b WantedBody) unrecognized(err error, data []byte) error {
+func (b ExpectedBody) unrecognized(err error, data []byte) error {
 	text := fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", b.Kind, err, bodySummary(data))
 	return &BodyError{apierrors.NewBadRequest(text), err}
 }
@@ -284,7 +286,7 @@ func bodySummary(data []byte) string {
 
 // mismatch returns the 400 for a body of another kind or version, or for a body of the right kind
 // that failed to decode because of cause.
-func (b WantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
+func (b ExpectedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
 	gvk = b.filledIn(gvk)
 	apiVersion := gvk.GroupVersion().String()
 	known := goName(gvk)
@@ -301,11 +303,11 @@ func (b WantedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
 	return b.unhandled(gvk, cause)
 }
 
-func (b WantedBody) otherVersion(apiVersion string) *apierrors.StatusError {
+func (b ExpectedBody) otherVersion(apiVersion string) *apierrors.StatusError {
 	return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)", apiVersion, b.APIVersion()))
 }
 
-func (b WantedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
+func (b ExpectedBody) unhandled(gvk schema.GroupVersionKind, cause error) error {
 	return &BodyError{apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", gvk.Kind, gvk.Version, b.Kind, cause)), cause}
 }
 
@@ -365,7 +367,7 @@ var unservedKinds = map[string]string{
 	"v1":                                   "Status APIVersions APIGroup APIGroupList APIResourceList",
 }
 
-func (b WantedBody) decodeProtobuf(data []byte) (Object, error) {
+func (b ExpectedBody) decodeProtobuf(data []byte) (Object, error) {
 	envelope, err := OpenEnvelope(data)
 	if err != nil {
 		return nil, b.unrecognized(err, data)
@@ -375,17 +377,17 @@ func (b WantedBody) decodeProtobuf(data []byte) (Object, error) {
 		return nil, b.mismatch(gvk, nil)
 	}
 	obj := newOf(b.Wire)
-	if err := bounded.UnmarshalWire(obj.(bounded.WireMessage), envelope.Raw); bounded.TooHeavy(err) {
+	if err := bounded.UnmarshalWire(obj.(bounded.WireMessage), envelope.Raw); bounded.IsTooLarge(err) {
 		return nil, apierrors.NewRequestEntityTooLargeError(err.Error())
-	} else if err = cmp.Or(err, CheckFolded(obj)); err != nil {
+	} else if err = cmp.Or(err, CheckDerivedAnnotations(obj)); err != nil {
 		return nil, b.mismatch(gvk, err)
 	}
 	return obj, nil
 }
 
-// CheckFolded checks the annotations that replace fields of earlier versions. They must be valid
-// because kube-apiserver decodes them into the internal type.
-func CheckFolded(obj Object) error {
+// CheckDerivedAnnotations checks the annotations that replace fields of earlier versions. They must
+// be valid because kube-apiserver decodes them into the internal type.
+func CheckDerivedAnnotations(obj Object) error {
 	switch o := obj.(type) {
 	case *appsv1.DaemonSet:
 		if value, ok := o.Annotations[appsv1.DeprecatedTemplateGeneration]; ok {
@@ -460,7 +462,7 @@ func unmarshalOptions(data []byte, options *metav1.DeleteOptions) error {
 }
 
 // decodeUnstructured reads a custom resource. The body must have a kind and valid metadata.
-func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, error) {
+func (b ExpectedBody) decodeUnstructured(data, original []byte) (Object, []error, error) {
 	gvk, err := InterpretKind(data)
 	if err != nil {
 		return nil, nil, b.unrecognized(err, original)
@@ -475,7 +477,7 @@ func (b WantedBody) decodeUnstructured(data, original []byte) (Object, []error, 
 	}
 	u := &unstructured.Unstructured{Object: content}
 	if err := bounded.CheckSteps(content); err != nil {
-		return nil, nil, apierror.InvalidWhole(gvk.GroupKind(), u.GetName(), err)
+		return nil, nil, apierror.InvalidObject(gvk.GroupKind(), u.GetName(), err)
 	}
 	shape := b.shape
 	if shape == nil {
@@ -513,10 +515,10 @@ func (e *MismatchError) StrictError(strictErrs []error) error {
 	case len(strictErrs) == 0:
 		return e
 	}
-	return WantedBody{Kind: e.Body.Kind}.unhandled(e.Body, runtime.NewStrictDecodingError(apierror.Fewer(strictErrs)))
+	return ExpectedBody{Kind: e.Body.Kind}.unhandled(e.Body, runtime.NewStrictDecodingError(apierror.Truncate(strictErrs)))
 }
 
-func (b WantedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) *apierrors.StatusError {
+func (b ExpectedBody) checkCustomKind(u *unstructured.Unstructured, gvk schema.GroupVersionKind) *apierrors.StatusError {
 	if apiVersion := gvk.GroupVersion().String(); apiVersion != b.APIVersion() {
 		return b.otherVersion(apiVersion)
 	}
@@ -556,8 +558,8 @@ func coerceMetadata(u *unstructured.Unstructured) ([]error, error) {
 
 // StrictError returns the 400 for unknown and duplicate fields under strict field validation.
 func (res *Resource) StrictError(sub string, strictErrs []error) error {
-	b := res.BodyOf(sub)
-	return b.unhandled(schema.GroupVersionKind{Version: b.Version, Kind: b.Kind}, runtime.NewStrictDecodingError(apierror.Fewer(strictErrs)))
+	b := res.ExpectedBody(sub)
+	return b.unhandled(schema.GroupVersionKind{Version: b.Version, Kind: b.Kind}, runtime.NewStrictDecodingError(apierror.Truncate(strictErrs)))
 }
 
 // ErrUnreadable means that a stored object cannot be decoded.
@@ -600,7 +602,7 @@ func (res *Resource) DecodeStored(stored []byte) (Object, error) {
 		u.SetAPIVersion(GroupVersionString(res.Group, string(version)))
 		return u, nil
 	}
-	settled, err := c.Settled(stored)
+	settled, err := c.IsComplete(stored)
 	if err != nil || settled {
 		return u, err
 	}
@@ -608,7 +610,7 @@ func (res *Resource) DecodeStored(stored []byte) (Object, error) {
 }
 
 // versionMark is the start of a stored custom resource if the version is not equal to
-// CustomStrategy.Unmarked. The mark of converted objects names no version.
+// CustomStrategy.ImplicitVersion. The mark of converted objects names no version.
 const (
 	versionMark = `{"apiVersion":"`
 	converted   = versionMark + `",`
@@ -618,7 +620,7 @@ const (
 // object was converted, the version is "".
 func (c *CustomStrategy) StoredVersion(stored []byte) (version string, at int) {
 	if !bytes.HasPrefix(stored, []byte(versionMark)) {
-		return c.Unmarked, 1
+		return c.ImplicitVersion, 1
 	}
 	version, _, _ = strings.Cut(string(stored[len(versionMark):min(len(stored), len(versionMark)+64)]), `"`)
 	return version, len(versionMark) + len(version) + len(`",`)
@@ -661,8 +663,8 @@ func EncodeConverted(u *unstructured.Unstructured) ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// WithoutOwners returns stored JSON with managedFields set to null.
-func WithoutOwners(stored []byte) []byte {
+// WithoutManagedFields returns stored JSON with managedFields set to null.
+func WithoutManagedFields(stored []byte) []byte {
 	owners := gjson.GetBytes(stored, "metadata.managedFields")
 	if !owners.Exists() {
 		return stored
@@ -673,16 +675,16 @@ func WithoutOwners(stored []byte) []byte {
 // oddMetadata returns an error if the metadata of a custom resource does not decode into an
 // ObjectMeta. apilet does not decode it, but clients do.
 func oddMetadata(stored []byte) error {
-	if bounded.Inspect(stored).OddTime == 0 {
+	if bounded.Inspect(stored).InvalidTime == 0 {
 		return nil
 	}
 	var meta metav1.ObjectMeta
 	return kjson.UnmarshalCaseSensitivePreserveInts([]byte(gjson.GetBytes(stored, "metadata").Raw), &meta)
 }
 
-// Readable returns an error if stored JSON cannot be decoded. It decodes only documents that look
-// suspicious.
-func (res *Resource) Readable(stored []byte) error {
+// CheckReadable returns an error if stored JSON cannot be decoded. It decodes only documents that
+// look suspicious.
+func (res *Resource) CheckReadable(stored []byte) error {
 	return res.checkDecodes(stored, bounded.Inspect(stored))
 }
 
@@ -693,7 +695,7 @@ func (res *Resource) checkDecodes(stored []byte, found bounded.Inspection) error
 		return fmt.Errorf("%w: it is no JSON object", ErrUnreadable)
 	case found.Depth > bounded.DecoderDepth:
 		return fmt.Errorf("%w: %w", ErrUnreadable, bounded.ErrTooDeep)
-	case found.OddTime == 0:
+	case found.InvalidTime == 0:
 		return nil
 	case t != nil:
 		if err := bounded.Unmarshal(stored, newOf(t)); err != nil {
@@ -712,7 +714,7 @@ func (res *Resource) checkDecodes(stored []byte, found bounded.Inspection) error
 func (res *Resource) vet(encoded []byte) *field.Error {
 	found := bounded.Inspect(encoded)
 	if found.Depth > bounded.StoredDepth {
-		return field.Invalid(field.NewPath(bounded.PlaceIn(encoded, found.Deepest)), field.OmitValueType{},
+		return field.Invalid(field.NewPath(bounded.PathAt(encoded, found.Deepest)), field.OmitValueType{},
 			fmt.Sprintf("is nested %d levels deep, and a stored object at most %d", found.Depth, bounded.StoredDepth))
 	}
 	err := res.checkDecodes(encoded, found)
@@ -725,7 +727,7 @@ func (res *Resource) vet(encoded []byte) *field.Error {
 		return field.Invalid(at, field.OmitValueType{}, err.Error())
 	}
 	if offset := bytes.Index(encoded, []byte(strconv.Quote(odd.Value))); offset >= 0 {
-		at = field.NewPath(bounded.PlaceIn(encoded, offset))
+		at = field.NewPath(bounded.PathAt(encoded, offset))
 	}
 	return field.Invalid(at, odd.Value, "is a time in UTC whose year has not four digits")
 }
@@ -754,7 +756,7 @@ func (res *Resource) EncodeStored(obj Object) (stored []byte, revAt int, err err
 		revAt, err = encodeTyped(buf, obj)
 	}
 	if err != nil {
-		return nil, 0, apierror.InvalidWhole(res.GroupKind(), obj.GetName(), err)
+		return nil, 0, apierror.InvalidObject(res.GroupKind(), obj.GetName(), err)
 	}
 	if problem := res.vet(buf.Bytes()); problem != nil {
 		return nil, 0, apierrors.NewInvalid(res.GroupKind(), obj.GetName(), field.ErrorList{problem})
@@ -769,7 +771,7 @@ func (res *Resource) EncodeStored(obj Object) (stored []byte, revAt int, err err
 func (res *Resource) markOf(u *unstructured.Unstructured) string {
 	c := res.Custom
 	switch {
-	case c == nil || c.Unmarked == "":
+	case c == nil || c.ImplicitVersion == "":
 		return "{"
 	case u.GetName() == "" && c.Webhook != nil:
 		return converted
@@ -780,7 +782,7 @@ func (res *Resource) markOf(u *unstructured.Unstructured) string {
 	if res.IsVerbatim() {
 		version = u.GroupVersionKind().Version
 	}
-	if version == c.Unmarked {
+	if version == c.ImplicitVersion {
 		return "{"
 	}
 	return versionMark + version + `",`
@@ -864,8 +866,8 @@ func (res *Resource) DecodeServed(stored []byte) (Object, error) {
 // conversion, or if a custom resource is older than the schema, the JSON is decoded and encoded
 // again.
 func (res *Resource) Served(stored []byte) ([]byte, error) {
-	if c := res.Custom; c != nil && c.Settled != nil {
-		settled, err := c.Settled(stored)
+	if c := res.Custom; c != nil && c.IsComplete != nil {
+		settled, err := c.IsComplete(stored)
 		if err != nil || settled {
 			return c.withoutMark(stored), err
 		}

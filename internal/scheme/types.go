@@ -77,10 +77,10 @@ var Builtins = slices.Concat(
 		Row[corev1.Node](0, "nodes no", "proxy status"),
 		Row[corev1.PersistentVolumeClaim](Namespaced, "persistentvolumeclaims pvc", "status"),
 		Row[corev1.PersistentVolume](0, "persistentvolumes pv", "status"),
-		Row[corev1.Pod](Namespaced|inAll|Counted, "pods po",
+		Row[corev1.Pod](Namespaced|inAll|HasGeneration, "pods po",
 			"attach binding ephemeralcontainers eviction exec log portforward proxy resize status"),
-		Row[corev1.PodTemplate](Namespaced|Counted, "podtemplates", ""),
-		Row[corev1.ReplicationController](Namespaced|inAll|Counted, "replicationcontrollers rc", "scale status"),
+		Row[corev1.PodTemplate](Namespaced|HasGeneration, "podtemplates", ""),
+		Row[corev1.ReplicationController](Namespaced|inAll|HasGeneration, "replicationcontrollers rc", "scale status"),
 		Row[corev1.ResourceQuota](Namespaced, "resourcequotas quota", "status"),
 		Row[corev1.Secret](Namespaced, "secrets", ""),
 		Row[corev1.ServiceAccount](Namespaced, "serviceaccounts sa", "token"),
@@ -89,10 +89,10 @@ var Builtins = slices.Concat(
 		Row[apiregistrationv1.APIService](InExtensions, "apiservices", "status")),
 	GroupVersion("apps", "v1",
 		Row[appsv1.ControllerRevision](Namespaced, "controllerrevisions", ""),
-		Row[appsv1.DaemonSet](Namespaced|inAll|Counted, "daemonsets ds", "status"),
-		Row[appsv1.Deployment](Namespaced|inAll|Counted, "deployments deploy", "scale status"),
-		Row[appsv1.ReplicaSet](Namespaced|inAll|Counted, "replicasets rs", "scale status"),
-		Row[appsv1.StatefulSet](Namespaced|inAll|Counted, "statefulsets sts", "scale status")),
+		Row[appsv1.DaemonSet](Namespaced|inAll|HasGeneration, "daemonsets ds", "status"),
+		Row[appsv1.Deployment](Namespaced|inAll|HasGeneration, "deployments deploy", "scale status"),
+		Row[appsv1.ReplicaSet](Namespaced|inAll|HasGeneration, "replicasets rs", "scale status"),
+		Row[appsv1.StatefulSet](Namespaced|inAll|HasGeneration, "statefulsets sts", "scale status")),
 	GroupVersion("events.k8s.io", "v1",
 		Row[eventsv1.Event](Namespaced, "events ev", "").
 			storedIn("", converting[eventsv1.Event, corev1.Event]())),
@@ -105,30 +105,30 @@ var Builtins = slices.Concat(
 		Row[authorizationv1.SelfSubjectRulesReview](createOnly, "selfsubjectrulesreviews", ""),
 		Row[authorizationv1.SubjectAccessReview](createOnly, "subjectaccessreviews", "")),
 	GroupVersion("autoscaling", "v2",
-		Row[autoscalingv2.HorizontalPodAutoscaler](Namespaced|inAll|Counted, "horizontalpodautoscalers hpa", "status")),
+		Row[autoscalingv2.HorizontalPodAutoscaler](Namespaced|inAll|HasGeneration, "horizontalpodautoscalers hpa", "status")),
 	GroupVersion("autoscaling", "v1",
-		Row[autoscalingv1.HorizontalPodAutoscaler](Namespaced|inAll|Counted, "horizontalpodautoscalers hpa", "status").
+		Row[autoscalingv1.HorizontalPodAutoscaler](Namespaced|inAll|HasGeneration, "horizontalpodautoscalers hpa", "status").
 			storedIn("autoscaling", converting[autoscalingv1.HorizontalPodAutoscaler, autoscalingv2.HorizontalPodAutoscaler]())),
 	GroupVersion("batch", "v1",
-		Row[batchv1.CronJob](Namespaced|inAll|Counted, "cronjobs cj", "status"),
-		Row[batchv1.Job](Namespaced|inAll|Counted, "jobs", "status")),
+		Row[batchv1.CronJob](Namespaced|inAll|HasGeneration, "cronjobs cj", "status"),
+		Row[batchv1.Job](Namespaced|inAll|HasGeneration, "jobs", "status")),
 	GroupVersion("batch", "v1beta1",
-		Row[batchv1beta1.CronJob](Namespaced|inAll|Counted, "cronjobs cj", "status").
+		Row[batchv1beta1.CronJob](Namespaced|inAll|HasGeneration, "cronjobs cj", "status").
 			storedIn("batch", converting[batchv1beta1.CronJob, batchv1.CronJob]())),
 	GroupVersion("certificates.k8s.io", "v1",
 		Row[certificatesv1.CertificateSigningRequest](0, "certificatesigningrequests csr", "approval status"),
 		Row[certificatesv1.ClusterTrustBundle](0, "clustertrustbundles", ""),
 		Row[certificatesv1.PodCertificateRequest](Namespaced, "podcertificaterequests", "status")),
 	GroupVersion("networking.k8s.io", "v1",
-		Row[networkingv1.IngressClass](Counted, "ingressclasses", ""),
-		Row[networkingv1.Ingress](Namespaced|Counted, "ingresses ing", "status"),
+		Row[networkingv1.IngressClass](HasGeneration, "ingressclasses", ""),
+		Row[networkingv1.Ingress](Namespaced|HasGeneration, "ingresses ing", "status"),
 		Row[networkingv1.IPAddress](0, "ipaddresses ip", ""),
-		Row[networkingv1.NetworkPolicy](Namespaced|Counted, "networkpolicies netpol", ""),
+		Row[networkingv1.NetworkPolicy](Namespaced|HasGeneration, "networkpolicies netpol", ""),
 		Row[networkingv1.ServiceCIDR](0, "servicecidrs", "status")),
 	GroupVersion("policy", "v1",
-		Row[policyv1.PodDisruptionBudget](Namespaced|Counted, "poddisruptionbudgets pdb", "status")),
+		Row[policyv1.PodDisruptionBudget](Namespaced|HasGeneration, "poddisruptionbudgets pdb", "status")),
 	GroupVersion("policy", "v1beta1",
-		Row[policyv1beta1.PodDisruptionBudget](Namespaced|Counted, "poddisruptionbudgets pdb", "status").
+		Row[policyv1beta1.PodDisruptionBudget](Namespaced|HasGeneration, "poddisruptionbudgets pdb", "status").
 			storedIn("policy", converting[policyv1beta1.PodDisruptionBudget, policyv1.PodDisruptionBudget]())),
 	GroupVersion("rbac.authorization.k8s.io", "v1",
 		Row[rbacv1.ClusterRoleBinding](0, "clusterrolebindings", ""),
@@ -143,33 +143,33 @@ var Builtins = slices.Concat(
 		Row[storagev1.VolumeAttachment](0, "volumeattachments", "status"),
 		Row[storagev1.VolumeAttributesClass](0, "volumeattributesclasses vac", "")),
 	GroupVersion("admissionregistration.k8s.io", "v1",
-		Row[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|Counted, "mutatingadmissionpolicies", ""),
-		Row[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, "mutatingadmissionpolicybindings", ""),
-		Row[admissionregistrationv1.MutatingWebhookConfiguration](InExtensions|Counted, "mutatingwebhookconfigurations", ""),
-		Row[admissionregistrationv1.ValidatingAdmissionPolicy](InExtensions|Counted, "validatingadmissionpolicies", "status"),
-		Row[admissionregistrationv1.ValidatingAdmissionPolicyBinding](InExtensions|Counted, "validatingadmissionpolicybindings", ""),
-		Row[admissionregistrationv1.ValidatingWebhookConfiguration](InExtensions|Counted, "validatingwebhookconfigurations", "")),
+		Row[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|HasGeneration, "mutatingadmissionpolicies", ""),
+		Row[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|HasGeneration, "mutatingadmissionpolicybindings", ""),
+		Row[admissionregistrationv1.MutatingWebhookConfiguration](InExtensions|HasGeneration, "mutatingwebhookconfigurations", ""),
+		Row[admissionregistrationv1.ValidatingAdmissionPolicy](InExtensions|HasGeneration, "validatingadmissionpolicies", "status"),
+		Row[admissionregistrationv1.ValidatingAdmissionPolicyBinding](InExtensions|HasGeneration, "validatingadmissionpolicybindings", ""),
+		Row[admissionregistrationv1.ValidatingWebhookConfiguration](InExtensions|HasGeneration, "validatingwebhookconfigurations", "")),
 	GroupVersion("scheduling.k8s.io", "v1",
-		Row[schedulingv1.PriorityClass](Counted, "priorityclasses pc", "")),
+		Row[schedulingv1.PriorityClass](HasGeneration, "priorityclasses pc", "")),
 	GroupVersion("coordination.k8s.io", "v1",
 		Row[coordinationv1.Lease](Namespaced, "leases", "")),
 	GroupVersion("node.k8s.io", "v1",
 		Row[nodev1.RuntimeClass](0, "runtimeclasses", "")),
 	GroupVersion("discovery.k8s.io", "v1",
-		Row[discoveryv1.EndpointSlice](Namespaced|Counted, "endpointslices", "")),
+		Row[discoveryv1.EndpointSlice](Namespaced|HasGeneration, "endpointslices", "")),
 	GroupVersion("resource.k8s.io", "v1",
-		Row[resourcev1.DeviceClass](Counted, "deviceclasses", ""),
-		Row[resourcev1.DeviceTaintRule](Counted, "devicetaintrules", "status"),
+		Row[resourcev1.DeviceClass](HasGeneration, "deviceclasses", ""),
+		Row[resourcev1.DeviceTaintRule](HasGeneration, "devicetaintrules", "status"),
 		Row[resourcev1.ResourceClaim](Namespaced, "resourceclaims", "status"),
 		Row[resourcev1.ResourceClaimTemplate](Namespaced, "resourceclaimtemplates", ""),
-		Row[resourcev1.ResourceSlice](Counted, "resourceslices", "")),
+		Row[resourcev1.ResourceSlice](HasGeneration, "resourceslices", "")),
 	GroupVersion("flowcontrol.apiserver.k8s.io", "v1",
-		Row[flowcontrolv1.FlowSchema](Counted, "flowschemas", "status"),
-		Row[flowcontrolv1.PriorityLevelConfiguration](Counted, "prioritylevelconfigurations", "status")),
+		Row[flowcontrolv1.FlowSchema](HasGeneration, "flowschemas", "status"),
+		Row[flowcontrolv1.PriorityLevelConfiguration](HasGeneration, "prioritylevelconfigurations", "status")),
 	GroupVersion("flowcontrol.apiserver.k8s.io", "v1beta3",
-		Row[flowcontrolv1beta3.FlowSchema](Counted, "flowschemas", "status").
+		Row[flowcontrolv1beta3.FlowSchema](HasGeneration, "flowschemas", "status").
 			storedIn("flowcontrol.apiserver.k8s.io", converting[flowcontrolv1beta3.FlowSchema, flowcontrolv1.FlowSchema]()),
-		Row[flowcontrolv1beta3.PriorityLevelConfiguration](Counted, "prioritylevelconfigurations", "status").
+		Row[flowcontrolv1beta3.PriorityLevelConfiguration](HasGeneration, "prioritylevelconfigurations", "status").
 			storedIn("flowcontrol.apiserver.k8s.io", converting[flowcontrolv1beta3.PriorityLevelConfiguration, flowcontrolv1.PriorityLevelConfiguration]())),
 	GroupVersion("storagemigration.k8s.io", "v1",
 		Row[storagemigrationv1.StorageVersionMigration](0, "storageversionmigrations", "status")),
@@ -246,17 +246,17 @@ type CustomStrategy struct {
 	// returns the object to store and ignores fields that this request may not change
 	Prepare func(obj, old Object, sub string) Object
 	// validates the object, including its metadata
-	Validate  func(ctx context.Context, obj, old Object, sub string) field.ErrorList
-	Warnings  func(obj, old Object) []string  // returns the texts of Warning headers
-	Deleting  func(obj Object)                // marks an object when its deletion begins
-	Committed func(ctx context.Context) error // called after the object is written
+	Validate     func(ctx context.Context, obj, old Object, sub string) field.ErrorList
+	Warnings     func(obj, old Object) []string  // returns the texts of Warning headers
+	MarkDeleting func(obj Object)                // marks an object when its deletion begins
+	OnCommit     func(ctx context.Context) error // called after the object is written
 
 	// The following fields are only set for custom resources.
 
 	StorageVersion string          // version in which objects are stored
 	Definition     string          // key of the definition; creates fail if it is missing
 	Terminating    bool            // the definition is being deleted
-	Over           <-chan struct{} // closed when the definition is changed or deleted, which ends watches
+	Replaced       <-chan struct{} // closed when the definition is changed or deleted, which ends watches
 	Deprecation    string          // warning of a deprecated version
 	// Objects are stored in the storage version, pruned and with default values. The schema at
 	// the time of the write is used.
@@ -264,8 +264,8 @@ type CustomStrategy struct {
 	// the same for the result of an apply, except that nulls are not removed
 	ShapeApplied func(*unstructured.Unstructured) error
 	// reports whether Complete is not necessary, or returns an error for another version
-	Settled  func(stored []byte) (bool, error)
-	Complete func(*unstructured.Unstructured) error // updates a stored object to the current schema
+	IsComplete func(stored []byte) (bool, error)
+	Complete   func(*unstructured.Unstructured) error // updates a stored object to the current schema
 	// converts to the storage version; nil if no conversion is needed
 	ToStorage func(*unstructured.Unstructured) (*unstructured.Unstructured, error)
 	Columns   func() []metav1.TableColumnDefinition // nil for the columns name and age
@@ -273,11 +273,11 @@ type CustomStrategy struct {
 	// if set is not nil, Scale changes the replica count
 	Scale func(u *unstructured.Unstructured, set *int32) (Scalable, error)
 	// a cache for values that are computed from the schema
-	Kept       func() *sync.Map
-	Unmarked   string             // version of the stored objects that do not name their version
-	Webhook    *WebhookConversion // nil if all versions have the same fields
-	Verbatim   *Resource          // row for requests that change only metadata; see AsStored
-	Selectable []string           // fields for field selectors, as in spec.color
+	Cache           func() *sync.Map
+	ImplicitVersion string             // version of the stored objects that do not name their version
+	Webhook         *WebhookConversion // nil if all versions have the same fields
+	Verbatim        *Resource          // row for requests that change only metadata; see AsStored
+	Selectable      []string           // fields for field selectors, as in spec.color
 }
 
 // A WebhookConversion converts objects between versions by a webhook. Read and Watch convert
@@ -327,8 +327,8 @@ const (
 // MinorVersion returns the major and minor version of Kubernetes that the server implements.
 func MinorVersion() [2]int { return [2]int{1, kubernetesMinor} }
 
-// Gone reports whether the type is not served by kube-apiserver any more.
-func (d *Deprecation) Gone() bool {
+// IsRemoved reports whether the type is not served by kube-apiserver any more.
+func (d *Deprecation) IsRemoved() bool {
 	return d != nil && d.Removed[0] == 1 && d.Removed[1] <= kubernetesMinor
 }
 
@@ -343,13 +343,13 @@ type Conversion struct {
 type Trait uint
 
 const (
-	Namespaced   Trait = 1 << iota
-	Counted            // metadata.generation is maintained
-	inAll              // is in the category "all"
-	InExtensions       // is in the category "api-extensions"
-	createOnly         // virtual: a review that can only be created
-	readOnly           // virtual: the list is always empty
-	oneByOne           // lacks the verb deletecollection
+	Namespaced    Trait = 1 << iota
+	HasGeneration       // metadata.generation is maintained
+	inAll               // is in the category "all"
+	InExtensions        // is in the category "api-extensions"
+	createOnly          // virtual: a review that can only be created
+	readOnly            // virtual: the list is always empty
+	oneByOne            // lacks the verb deletecollection
 )
 
 // Row returns one row of the table for the Go type T. It only calls rowOf, because the compiler
@@ -362,7 +362,7 @@ func rowOf(t reflect.Type, traits Trait, names, subresources string) *Resource {
 	words := strings.Fields(names)
 	res := &Resource{
 		Kind: t.Name(), Plural: words[0], Singular: strings.ToLower(t.Name()), ShortNames: words[1:], GoType: t,
-		Namespaced: traits&Namespaced != 0, Generation: traits&Counted != 0, Virtual: traits&(createOnly|readOnly) != 0,
+		Namespaced: traits&Namespaced != 0, Generation: traits&HasGeneration != 0, Virtual: traits&(createOnly|readOnly) != 0,
 		Verbs: verbsOf(traits), Deprecation: lifecycleOf(reflect.New(t).Interface()),
 	}
 	if traits&inAll != 0 {
@@ -579,7 +579,7 @@ type Catalog struct {
 	Sorted []*Resource // by group, version and plural, in discovery order
 	// storage versions of CRDs without served versions, because there may still be objects
 	Unserved []*Resource
-	memo     sync.Map // values derived from this state, by name; see Remember
+	memo     sync.Map // values derived from this state, by name; see GetOrBuild
 
 	Replaced chan struct{} // closed when another catalog becomes current
 }
@@ -597,8 +597,8 @@ func NewRegistry(builtin ...*Resource) *Registry {
 	return reg
 }
 
-// Anew returns a registry with the same built-in types and without custom resources.
-func (reg *Registry) Anew() *Registry { return NewRegistry(reg.builtin...) }
+// WithoutCustom returns a registry with the same built-in types and without custom resources.
+func (reg *Registry) WithoutCustom() *Registry { return NewRegistry(reg.builtin...) }
 
 // ReplaceCustom replaces all resources that are served in addition to the built-in ones. The
 // registry owns the rows afterwards. A row is dropped if its path is already taken, because
@@ -652,9 +652,9 @@ func (reg *Registry) Lookup(group, version, plural string) *Resource {
 // The caller must not modify the slice.
 func (reg *Registry) All() []*Resource { return reg.Current.Load().Sorted }
 
-// Remember returns the result of build for this catalog and caches it under name. Concurrent
+// GetOrBuild returns the result of build for this catalog and caches it under name. Concurrent
 // callers may each call build; all receive the same result.
-func (c *Catalog) Remember(name string, build func(*Catalog) []byte) []byte {
+func (c *Catalog) GetOrBuild(name string, build func(*Catalog) []byte) []byte {
 	if doc, ok := c.memo.Load(name); ok {
 		return doc.([]byte)
 	}
@@ -685,14 +685,14 @@ func (c *Catalog) RowsOf(group, version string) []*Resource {
 	return nil
 }
 
-// InProtobuf reports whether objects of the resource can be sent as protobuf.
-func (res *Resource) InProtobuf() bool {
+// SupportsProtobuf reports whether objects of the resource can be sent as protobuf.
+func (res *Resource) SupportsProtobuf() bool {
 	return res.GoType != nil && reflect.PointerTo(res.GoType).Implements(reflect.TypeFor[protobuf.Message]())
 }
 
-// StoresAsIs reports whether the row serves the storage version, so that reading an object and
-// writing it back loses no field.
-func (res *Resource) StoresAsIs() bool {
+// ServesStorageVersion reports whether the row serves the storage version, so that reading an
+// object and writing it back loses no field.
+func (res *Resource) ServesStorageVersion() bool {
 	return res.Conversion == nil && (res.Custom == nil || res.Custom.ToStorage == nil)
 }
 
@@ -709,8 +709,8 @@ func (res *Resource) AsStored() *Resource {
 // IsVerbatim reports whether AsStored returns this row for another row.
 func (res *Resource) IsVerbatim() bool { return res.Custom != nil && res.Custom.Verbatim == res }
 
-// Converts reports whether a webhook may be called to convert the objects.
-func (res *Resource) Converts() bool {
+// NeedsConversion reports whether a webhook may be called to convert the objects.
+func (res *Resource) NeedsConversion() bool {
 	return res.Custom != nil && res.Custom.Webhook != nil && res.Custom.Verbatim != res
 }
 

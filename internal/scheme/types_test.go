@@ -79,11 +79,11 @@ func TestEveryTypeIsComplete(t *testing.T) {
 			if err != nil || !json.Valid(doc) || !bytes.HasPrefix(doc, []byte("{"+res.Prefix+`"metadata":`)) {
 				t.Errorf("document is %s, %v", doc, err)
 			}
-			if _, ok := any(newOf(res.BodyOf("").Wire)).(interface{ Unmarshal([]byte) error }); !ok {
+			if _, ok := any(newOf(res.ExpectedBody("").Wire)).(interface{ Unmarshal([]byte) error }); !ok {
 				t.Error("body cannot be protobuf")
 			}
 			for _, sub := range res.Subresources {
-				if b := res.BodyOf(sub.Name); b.Wire == nil && !strings.HasSuffix(b.Kind, "Options") {
+				if b := res.ExpectedBody(sub.Name); b.Wire == nil && !strings.HasSuffix(b.Kind, "Options") {
 					t.Errorf("body of %s has no Go type", sub.Name)
 				}
 			}

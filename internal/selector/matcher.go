@@ -38,8 +38,8 @@ type Terms struct {
 	labelText, fieldText string
 }
 
-// Read parses the selectors of a request. It returns a 400 if they are malformed.
-func Read(labelText, fieldText string) (t Terms, err error) {
+// Parse parses the selectors of a request. It returns a 400 if they are malformed.
+func Parse(labelText, fieldText string) (t Terms, err error) {
 	t.labelText, t.fieldText = labelText, fieldText
 	if labelText != "" {
 		parsed, err := ParseLabels(labelText)
@@ -55,9 +55,9 @@ func Read(labelText, fieldText string) (t Terms, err error) {
 	return t, nil
 }
 
-// For prepares the terms for the collection that a request refers to. It returns a 400 if the type
-// cannot be selected by one of the fields.
-func (t Terms) For(res *scheme.Resource, info *request.Info) (Matcher, error) {
+// Compile prepares the terms for the collection that a request refers to. It returns a 400 if the
+// type cannot be selected by one of the fields.
+func (t Terms) Compile(res *scheme.Resource, info *request.Info) (Matcher, error) {
 	m := Matcher{namespace: res.Scope(info.Namespace), labels: t.labels}
 	m.Prefix = res.KeyPrefix(m.namespace)
 	m.Span = m.Prefix
@@ -92,8 +92,8 @@ func (t *Terms) narrowTo(name string) error {
 	return nil
 }
 
-// Everything reports whether all objects of the collection match.
-func (m *Matcher) Everything() bool { return len(m.labels.ByKey) == 0 && len(m.fields) == 0 }
+// MatchesAll reports whether all objects of the collection match.
+func (m *Matcher) MatchesAll() bool { return len(m.labels.ByKey) == 0 && len(m.fields) == 0 }
 
 func (m *Matcher) addFields(res *scheme.Resource, terms fields.Requirements) (err error) {
 	if m.fields, err = NewFields(res, terms); err != nil {
@@ -138,9 +138,10 @@ func (m *Matcher) Matches(key string, json []byte) bool {
 	return len(m.labels.ByKey) == 0 || m.labels.Match(gjson.GetBytes(json, "metadata.labels"))
 }
 
-// Demands returns a label or the path of a field, and the value that it must have in all selected
-// objects. This can be used as an index key. If there is no such label or field, both are "".
-func (m *Matcher) Demands() (label, field, value string) {
+// RequiredTerm returns a label or the path of a field, and the value that it must have in all
+// selected objects. This can be used as an index key. If there is no such label or field, both are
+// "".
+func (m *Matcher) RequiredTerm() (label, field, value string) {
 	for _, term := range m.fields {
 		if value, ok := term.exactly(); ok {
 			return "", term.path, value

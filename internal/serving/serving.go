@@ -8,7 +8,7 @@
 //	err = e.WriteKubeconfig()                    // when the server is ready for clients
 //	err = serving.Accept(server, listener)       // the server uses secured
 //	go e.Run(ctx, clockSet)                      // renews generated certificates
-//	err = e.Valid()                              // names certificates that expire soon or have expired, with advice
+//	err = e.CheckCertificates()                  // names certificates that expire soon or have expired, with advice
 //
 // Package auth/certs creates, stores and reloads certificates.
 package serving
@@ -42,7 +42,7 @@ type Endpoint struct {
 	Log     zerolog.Logger // logs the renewal of certificates
 	Now     func() time.Time
 	certs   *certs.Folder                    // nil without TLS, or with --tls-cert-file
-	given   *certs.Followed[tls.Certificate] // the certificate of --tls-cert-file, if it is set
+	given   *certs.Dynamic[tls.Certificate]  // the certificate of --tls-cert-file, if it is set
 	url     string                           // set by Secure
 	nowhere bool                             // the URL works only on this machine, although the server is reachable from others
 	admin   atomic.Pointer[x509.Certificate] // client certificate in the kubeconfig, if any
@@ -63,7 +63,7 @@ func (e *Endpoint) Certificates() (all []Certificate) {
 		all = append(all, Certificate{"serving", e.certs.Serving.Load().Leaf, "the server renews it every few hours in its last 30 days: its log says why it could not; a restart tries again"},
 			Certificate{"authority", e.certs.Authority.Cert, "restart the server, which makes it anew on the same key, and give the new ca.crt to clients"})
 	case e.given != nil:
-		all = append(all, Certificate{"serving", e.given.Now().Leaf, "put a new one into the files of --tls-cert-file and --tls-private-key-file: the server reads them by itself"})
+		all = append(all, Certificate{"serving", e.given.Current().Leaf, "put a new one into the files of --tls-cert-file and --tls-private-key-file: the server reads them by itself"})
 	}
 	if admin := e.admin.Load(); admin != nil {
 		all = append(all, Certificate{"admin", admin, "the server renews it in the file of --kubeconfig; a restart writes a new one"})
@@ -71,11 +71,12 @@ func (e *Endpoint) Certificates() (all []Certificate) {
 	return all
 }
 
-// Valid returns an error that names the certificates that have expired or expire soon, with advice.
-func (e *Endpoint) Valid() error {
+// CheckCertificates returns an error that names the certificates that have expired or expire soon,
+// with advice.
+func (e *Endpoint) CheckCertificates() error {
 	var ending []error
 	for _, c := range e.Certificates() {
-		if err := certs.Ends(c.Cert, e.Now()); err != nil {
+		if err := certs.CheckExpiry(c.Cert, e.Now()); err != nil {
 			ending = append(ending, fmt.Errorf("the %s certificate %w: %s", c.Name, err, c.help))
 		}
 	}
@@ -88,13 +89,13 @@ func (e *Endpoint) Valid() error {
 func (e *Endpoint) KubeletCertificate() (func() *tls.Certificate, error) {
 	switch {
 	case e.Kubelet.CertFile != "":
-		pair, err := certs.FollowPair(e.Log, e.Kubelet.CertFile, e.Kubelet.KeyFile)
+		pair, err := certs.NewDynamicPair(e.Log, e.Kubelet.CertFile, e.Kubelet.KeyFile)
 		if err != nil {
 			return nil, fmt.Errorf("--kubelet-client-certificate: %w", err)
 		}
-		return pair.Now, nil
+		return pair.Current, nil
 	case e.certs != nil:
-		return e.certs.ClientPair(certs.KubeletClientName).Now, nil
+		return e.certs.ClientPair(certs.KubeletClientName).Current, nil
 	}
 	return func() *tls.Certificate { return nil }, nil
 }
@@ -127,7 +128,7 @@ func (e *Endpoint) Open(share certs.Share) error {
 		return nil
 	}
 	host, _, _ := net.SplitHostPort(e.Options.Listen) // validated with the flags
-	services, err := e.ServiceBlocks()
+	services, err := e.ServiceRanges()
 	if err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (e *Endpoint) Open(share certs.Share) error {
 	if e.Advertised != "" {
 		named = append(slices.Clip(named), e.Advertised)
 	}
-	e.certs, err = certs.OpenCertFolder(certs.Config{Dir: e.CertDir, Hosts: func() []string { return certs.OwnHosts(host, serviceIP, named...) },
+	e.certs, err = certs.OpenCertFolder(certs.Config{Dir: e.CertDir, Hosts: func() []string { return certs.ServerHosts(host, serviceIP, named...) },
 		Now: e.Now, Share: share, Log: e.Log})
 	if err == nil {
 		e.Auth.OwnCA = e.certs.Authority.CertPEM
@@ -147,7 +148,7 @@ func (e *Endpoint) Open(share certs.Share) error {
 // Secure returns the URL of the listener and the TLS configuration, if there is one. If clientCAs
 // is nil, clients are not asked for certificates.
 func (e *Endpoint) Secure(listener net.Listener, clientCAs func() *x509.CertPool) (url string, secured *tls.Config, err error) {
-	host, localOnly := e.ReachedAt(listener.Addr().(*net.TCPAddr))
+	host, localOnly := e.URLHost(listener.Addr().(*net.TCPAddr))
 	e.nowhere = localOnly
 	e.url = "http://" + host
 	var certificate func() *tls.Certificate
@@ -155,11 +156,11 @@ func (e *Endpoint) Secure(listener net.Listener, clientCAs func() *x509.CertPool
 	case e.certs != nil:
 		certificate = e.certs.Serving.Load
 	case e.TLSCert != "":
-		pair, err := certs.FollowPair(e.Log, e.TLSCert, e.TLSKey)
+		pair, err := certs.NewDynamicPair(e.Log, e.TLSCert, e.TLSKey)
 		if err != nil {
 			return "", nil, fmt.Errorf("--tls-cert-file: %w", err)
 		}
-		e.given, certificate = pair, pair.Now
+		e.given, certificate = pair, pair.Current
 	default:
 		return e.url, nil, nil
 	}
@@ -185,7 +186,7 @@ func (e *Endpoint) WriteKubeconfig() error {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
 	if e.nowhere {
-		e.Log.Info().Msg("the kubeconfig points to 127.0.0.1, and works on this machine only: for others, set --tls-san NAME or --advertise-address IP")
+		e.Log.Info().Msg("the kubeconfig contains 127.0.0.1 and works only on this machine; for other machines, set --tls-san NAME or --advertise-address IP")
 	}
 	return kubeconfig.Write(e.Kubeconfig, cluster, admin)
 }

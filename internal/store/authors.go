@@ -160,7 +160,7 @@ type authorship struct {
 }
 
 // number returns the number of an author who writes at rev, and adds the author if necessary.
-func (w *authorship) number(l *boltfile.Ledger, g *boltfile.Guard, a Author, rev int64) (AuthorID, error) {
+func (w *authorship) number(l *boltfile.WriteTx, g *boltfile.Guard, a Author, rev int64) (AuthorID, error) {
 	e := w.known(a)
 	if e == nil {
 		a = a.bounded()
@@ -209,7 +209,7 @@ func (w *authorship) hasRoom(a Author) bool {
 }
 
 // add writes a new entry for the author.
-func (w *authorship) add(l *boltfile.Ledger, g *boltfile.Guard, a Author) (*authorEntry, error) {
+func (w *authorship) add(l *boltfile.WriteTx, g *boltfile.Guard, a Author) (*authorEntry, error) {
 	bucket, err := g.Bucket(l, boltfile.InAuthors)
 	if err != nil {
 		return nil, err

@@ -263,7 +263,7 @@ func TestAuthorsOfAFullDisk(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	maintainTest(t, st, func(*boltfile.Ledger) error {
+	maintainTest(t, st, func(*boltfile.WriteTx) error {
 		disk, write := st.File.Disk(), st.File.Disk().Write
 		disk.Write = func(b []byte, at int64) (int, error) {
 			if len(b) > 32 && binary.BigEndian.Uint32(b) > 0 { // a record, no zeros

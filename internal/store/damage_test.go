@@ -20,7 +20,7 @@ import (
 // else goes on being read and written, nothing is shown that is not so, and nothing ends or waits for ever.
 //
 //	APILET_DAMAGES=10000 go test -run TestDamageUnderAServingStore -v ./internal/store   # the long version, with counts
-func TestDamageUnderAServingStore(t *testing.T) { runCampaign(t, "TestLiveDamageChild", "40") }
+func TestDamageUnderAServingStore(t *testing.T) { runCampaign(t, "TestLiveDamageChild", 50) }
 
 // TestLiveDamageChild is no test but what TestDamageUnderAServingStore runs.
 func TestLiveDamageChild(t *testing.T) {
@@ -192,7 +192,7 @@ func (d *liveDamage) round(i int) {
 	d.mayFail("scrub", err)
 	d.backup(up)
 	d.watch()
-	found := len(rep.Problems) > 0 || st.File.Found.Count() > 0
+	found := len(rep.Problems) > 0 || st.File.Damage.Count() > 0
 	d.list(found)
 	d.listSound()
 	d.discards()
@@ -214,7 +214,7 @@ func (d *liveDamage) mayFail(doing string, err error) bool {
 		d.t.Errorf("%s: %s: %v does not name the file", d.what, doing, err)
 	default:
 		d.counts[doing+" refused"]++
-		if d.st.File.Found.First() == "" && d.st.File.Refusal.Load() == nil {
+		if d.st.File.Damage.First() == "" && d.st.File.Refusal.Load() == nil {
 			d.t.Errorf("%s: %s: %v is not noted", d.what, doing, err)
 		}
 	}
@@ -319,7 +319,7 @@ func (d *liveDamage) watch() {
 // listSound wants what is not damaged, each as it was written, and to come to an end.
 func (d *liveDamage) listSound() {
 	c, last := &Chunk{}, ""
-	for sp := (Span{Prefix: "//pods/", Sound: true}); ; sp.Rev, sp.Start = c.Rev, c.Next {
+	for sp := (Span{Prefix: "//pods/", SkipDamaged: true}); ; sp.Rev, sp.Start = c.Rev, c.Next {
 		if !d.mayFail("list of what is sound", d.st.Chunk(sp, c)) {
 			return
 		}
@@ -342,7 +342,7 @@ func (d *liveDamage) listSound() {
 // discards deletes what is damaged, which takes nothing else along.
 func (d *liveDamage) discards() {
 	c := &Chunk{}
-	if d.st.Chunk(Span{Prefix: "//pods/", Sound: true, Items: 1000}, c) != nil {
+	if d.st.Chunk(Span{Prefix: "//pods/", SkipDamaged: true, Items: 1000}, c) != nil {
 		return
 	}
 	for _, key := range c.Damaged[:min(20, len(c.Damaged))] {
@@ -425,10 +425,10 @@ func TestReadsGoOnWithoutMetaPages(t *testing.T) {
 				t.Fatalf("round %d: revision %d, %v", round, got.Rev, err)
 			}
 			lost := &pages[0] != &sound[0]
-			if found := st.File.Found.First(); strings.Contains(found, "the meta pages, are lost") != lost {
+			if found := st.File.Damage.First(); strings.Contains(found, "the meta pages, are lost") != lost {
 				t.Fatalf("round %d: lost: %v, found: %q", round, lost, found)
 			}
-			st.File.Found.Forget()
+			st.File.Damage.Clear()
 		}
 	}
 	if err := st.Close(); err != nil {

@@ -63,7 +63,7 @@ func (st *Store) newestRecord(ctx context.Context, key []byte) (newest int64, er
 	for from := int64(1); from != 0 && err == nil; {
 		err = st.readSnapshot(func(s *snapshot) error {
 			c, next := s.revs.Cursor(), int64(0)
-			behind, damage := c.Past(revKey(from), func(start []byte) {
+			behind, damage := c.SkipDamage(revKey(from), func(start []byte) {
 				k, v := c.Seek(start)
 				for n := 0; k != nil && n < replayScanMax; n++ {
 					if _, found, err := decodeRecord(revOf(k), v); err == nil && bytes.Equal(found, key) {
@@ -92,14 +92,14 @@ func (st *Store) newestRecord(ctx context.Context, key []byte) (newest int64, er
 // exists there. Otherwise that older record would never be deleted.
 func behindLost(s *snapshot, lost Record, key []byte) (rev int64, ok bool) {
 	var b []byte
-	if err := boltfile.WithoutFaults(func() error { b = s.record(lost.PrevRev, key); return nil }); err != nil || len(b) < recordHeader {
+	if err := boltfile.RecoverFaults(func() error { b = s.record(lost.PrevRev, key); return nil }); err != nil || len(b) < recordHeader {
 		return 0, false
 	}
 	rev = int64(binary.BigEndian.Uint64(b[1:]))
 	if rev <= 0 || rev >= lost.PrevRev {
 		return 0, false
 	}
-	err := boltfile.WithoutFaults(func() error {
+	err := boltfile.RecoverFaults(func() error {
 		_, found, err := decodeRecord(rev, s.record(rev, key))
 		ok = err == nil && bytes.Equal(found, key)
 		return err

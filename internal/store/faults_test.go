@@ -28,11 +28,11 @@ import (
 // that is shown other than it was written, or one that is missing while a check finds nothing.
 //
 //	APILET_DAMAGES=10000 go test -run TestDamagedFiles -v ./internal/store   # the long version, with counts
-func TestDamagedFiles(t *testing.T) { runCampaign(t, "TestDamageChild", "400") }
+func TestDamagedFiles(t *testing.T) { runCampaign(t, "TestDamageChild", 500) }
 
 // runCampaign runs a campaign in a child: what kills it is named by the last line that it wrote.
-func runCampaign(t *testing.T, child, rounds string) {
-	rounds = cmp.Or(os.Getenv("APILET_DAMAGES"), rounds)
+func runCampaign(t *testing.T, child string, long int) {
+	rounds := cmp.Or(os.Getenv("APILET_DAMAGES"), strconv.Itoa(apitest.Rounds(long)))
 	limit := 3 * time.Hour
 	if end := apitest.Deadline(t); !end.IsZero() {
 		limit = time.Until(end) // a child that hangs prints its goroutines then

@@ -42,7 +42,7 @@ const (
 )
 
 // A Follower reads some resources and then their changes. It must be used by one goroutine at a
-// time, but several goroutines may call Behind and Rev concurrently.
+// time, but several goroutines may call HasNext and Rev concurrently.
 type Follower struct {
 	st        *Store
 	resources []string
@@ -119,7 +119,7 @@ func (f *Follower) Next(ctx context.Context) (events []Event, reset bool, err er
 
 // readObjects reads the next chunk of live objects and skips damaged ones.
 func (f *Follower) readObjects() error {
-	f.walk.Prefix, f.walk.Sound = cmp.Or(f.resources[f.walking], "/"), true
+	f.walk.Prefix, f.walk.SkipDamaged = cmp.Or(f.resources[f.walking], "/"), true
 	if err := f.st.Chunk(f.walk, f.chunk); err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (f *Follower) newest(i int) int64 {
 	if f.resources[i] == Everything {
 		return f.st.Revision()
 	}
-	return f.st.Newest(f.resources[i])
+	return f.st.NewestEvent(f.resources[i])
 }
 
 // CatchUp delivers the results of Next up to the end of the log. It calls forget at each reset;
@@ -176,8 +176,8 @@ func (f *Follower) CatchUp(ctx context.Context, forget func(), see func(*Event))
 	}
 }
 
-// Behind reports whether Next has something to deliver.
-func (f *Follower) Behind() bool {
+// HasNext reports whether Next has something to deliver.
+func (f *Follower) HasNext() bool {
 	for i := range f.resources {
 		if f.walking < len(f.resources) || f.at[i] < f.newest(i) {
 			return true
@@ -192,9 +192,9 @@ func (f *Follower) Behind() bool {
 func (f *Follower) Wait(ctx context.Context, until time.Time, also <-chan struct{}) {
 	var wake [followMax]<-chan struct{}
 	for i, resource := range f.resources {
-		wake[i] = f.st.Wake(resource)
+		wake[i] = f.st.WakeChannel(resource)
 	}
-	if f.Behind() {
+	if f.HasNext() {
 		return
 	}
 	var due <-chan time.Time

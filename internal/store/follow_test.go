@@ -86,7 +86,7 @@ func (f *followed) expect(t testing.TB) {
 	if !maps.Equal(stored, f.known) {
 		t.Fatalf("%q: knows %d objects, stored are %d", f.resources, len(f.known), len(stored))
 	}
-	if f.Rev() != f.st.Revision() || f.Behind() {
+	if f.Rev() != f.st.Revision() || f.HasNext() {
 		t.Fatalf("%q: has come to %d of %d", f.resources, f.Rev(), f.st.Revision())
 	}
 }
@@ -150,7 +150,7 @@ func TestFollowerIsCompactedWhileItReadsObjects(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if f.Rev() != -1 || !f.Behind() {
+	if f.Rev() != -1 || !f.HasNext() {
 		t.Errorf("it has seen half, and says that it is at %d", f.Rev())
 	}
 	mustWrite(t, st, OpDelete, "//pods/a/0000", 1, "")
@@ -253,7 +253,7 @@ func TestFollowingEverything(t *testing.T) {
 			t.Fatalf("revision %d comes after %d", ev.Rev, seen-1)
 		}
 	})
-	if pos := log.Rev(); err != nil || pos != st.Revision() || seen != pos || log.Behind() {
+	if pos := log.Rev(); err != nil || pos != st.Revision() || seen != pos || log.HasNext() {
 		t.Errorf("read up to %d, saw up to %d of %d: %v", pos, seen, st.Revision(), err)
 	}
 	mustWrite(t, st, OpCreate, "//nodes//m", 0, "")

@@ -186,7 +186,7 @@ func putInPlace(t testing.TB, path string) {
 	}
 }
 
-func maintainTest(t *testing.T, st *Store, fn func(l *boltfile.Ledger) error) {
+func maintainTest(t *testing.T, st *Store, fn func(l *boltfile.WriteTx) error) {
 	t.Helper()
 	if err := st.maintain(t.Context(), fn); err != nil && !errors.Is(err, errRefused) {
 		t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// Known returns the value stored under name in meta, or nil if none exists.
-func (st *Store) Known(name string) (value []byte, err error) {
+// Value returns the value stored under name in meta, or nil if none exists.
+func (st *Store) Value(name string) (value []byte, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
 		value = bytes.Clone(s.meta().Get([]byte("secret/" + name)))
 		return nil
@@ -20,8 +20,8 @@ func (st *Store) Known(name string) (value []byte, err error) {
 	return value, err
 }
 
-// AllKnown returns all stored values by name.
-func (st *Store) AllKnown() (values map[string][]byte, err error) {
+// Values returns all stored values by name.
+func (st *Store) Values() (values map[string][]byte, err error) {
 	values = map[string][]byte{}
 	err = st.readSnapshot(func(s *snapshot) error {
 		c := s.meta().Cursor()
@@ -35,17 +35,17 @@ func (st *Store) AllKnown() (values map[string][]byte, err error) {
 	return values, err
 }
 
-// Secret is like Known, but calls fresh to create the value at the first call. The value is durable
+// Secret is like Value, but calls fresh to create the value at the first call. The value is durable
 // before it is returned.
 func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err error) {
-	if value, err = st.Known(name); err != nil || value != nil {
+	if value, err = st.Value(name); err != nil || value != nil {
 		return value, err
 	}
 	key := []byte("secret/" + name)
 	if value, err = st.mode.share(context.Background(), name, fresh()); err != nil {
 		return nil, err
 	}
-	err = st.maintain(context.Background(), func(l *boltfile.Ledger) error {
+	err = st.maintain(context.Background(), func(l *boltfile.WriteTx) error {
 		if v := l.Tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Get(key); v != nil { // another call stored it first
 			value = bytes.Clone(v)
 			return nil
@@ -78,9 +78,9 @@ func (st *Store) Stats() Stats {
 	return s
 }
 
-// Newest returns the revision of the resource's newest event in the log. A watcher at or above that
-// revision has seen all events.
-func (st *Store) Newest(resource string) int64 {
+// NewestEvent returns the revision of the resource's newest event in the log. A watcher at or above
+// that revision has seen all events.
+func (st *Store) NewestEvent(resource string) int64 {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
 	if t := st.log.topics[resource]; t != nil {

@@ -173,7 +173,7 @@ func recordKey(b []byte) []byte {
 }
 
 func damagedRecord(rev int64, b []byte) error {
-	return boltfile.Damaged("revision %d (key %q) is damaged: its checksum does not match", rev, recordKey(b))
+	return boltfile.NewDamage("revision %d (key %q) is damaged: its checksum does not match", rev, recordKey(b))
 }
 
 // keyState is a value in the bucket keys.
@@ -199,7 +199,7 @@ func keyStateCRC(key, b []byte) uint32 {
 
 func decodeKeyState(key, b []byte) (keyState, error) {
 	if len(b) != keyStateSize || binary.BigEndian.Uint32(b[13:]) != keyStateCRC(key, b) {
-		return keyState{}, boltfile.Damaged("the entry of key %q is damaged: its checksum does not match", key)
+		return keyState{}, boltfile.NewDamage("the entry of key %q is damaged: its checksum does not match", key)
 	}
 	return keyState{int64(binary.BigEndian.Uint64(b)), int(binary.BigEndian.Uint32(b[8:])), b[12]}, nil
 }
@@ -236,13 +236,13 @@ func authorCRC(key, b []byte) uint32 {
 
 func decodeAuthor(key, b []byte) (id AuthorID, a Author, err error) {
 	if len(key) != 4 || len(b) < 4 || binary.BigEndian.Uint32(b) != authorCRC(key, b) {
-		return 0, a, boltfile.Damaged("author %x is damaged: its checksum does not match", key)
+		return 0, a, boltfile.NewDamage("author %x is damaged: its checksum does not match", key)
 	}
 	id, b = AuthorID(binary.BigEndian.Uint32(key)), b[4:]
 	for _, text := range [...]*string{&a.User, &a.Agent, &a.Verb, &a.Subresource, &a.Manager} {
 		size, n := binary.Uvarint(b)
 		if n <= 0 || size > uint64(len(b)-n) {
-			return 0, a, boltfile.Damaged("author %d is damaged", id)
+			return 0, a, boltfile.NewDamage("author %d is damaged", id)
 		}
 		*text, b = string(b[n:n+int(size)]), b[n+int(size):]
 	}

@@ -88,7 +88,7 @@ func TestLogLostDuringACommit(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	maintainTest(t, st, func(*boltfile.Ledger) error {
+	maintainTest(t, st, func(*boltfile.WriteTx) error {
 		sync := st.File.Disk().Sync
 		st.File.Disk().Sync = func() error { return errors.Join(sync(), os.Remove(st.File.Path+boltfile.LogSuffix)) }
 		return errRefused

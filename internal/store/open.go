@@ -50,7 +50,7 @@ func modeOf(opts *Options) mode {
 	}
 	return mode{format: replicaFormat, lineage: r.Lineage[:], others: true, remade: true, unlogged: true, commit: (*Store).propose,
 		open:   func(path string, opts Options) (*Store, error) { return openReplica(path, opts, open) },
-		newest: func(_ *Store, ctx context.Context) (int64, error) { return r.Newest(ctx) }, share: r.Share, last: r.Last,
+		newest: func(_ *Store, ctx context.Context) (int64, error) { return r.Newest(ctx) }, share: r.Share, last: r.Tombstone,
 		closing: (*Store).syncReplica, behind: r.Behind}
 }
 
@@ -77,7 +77,7 @@ func open(path string, opts Options) (*Store, error) {
 	}
 	st.pendingWrites.New = func() any { return &pendingWrite{answer: make(chan struct{}, 1)} }
 	st.warnAbout(path, fresh, verdict)
-	if err := boltfile.WithoutFaults(func() error { return st.load(path, verdict.Log) }); err != nil {
+	if err := boltfile.RecoverFaults(func() error { return st.load(path, verdict.Log) }); err != nil {
 		st.File.Abandon()
 		return nil, boltfile.ExplainOpen(path, err)
 	}
@@ -98,7 +98,7 @@ func preparePath(path string, ephemeral bool) (string, error) {
 
 // load opens the vetted file and reads the data that the store keeps in memory. If something cannot
 // be read, it fails before it writes anything.
-func (st *Store) load(path string, left *boltfile.LeftLog) (err error) {
+func (st *Store) load(path string, left *boltfile.LeftoverLog) (err error) {
 	st.File, err = boltfile.Open(path, left, boltfile.Options{Ephemeral: st.Opts.Ephemeral, Unlogged: st.Opts.Ephemeral || st.mode.unlogged,
 		LogBytes: st.Opts.LogBytes, Fatal: st.Opts.Fatal, Damaged: st.Opts.Damaged, Warn: st.Opts.Warn})
 	if err != nil {
@@ -162,7 +162,7 @@ func initBuckets(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	l := &boltfile.Ledger{Tx: tx}
+	l := &boltfile.WriteTx{Tx: tx}
 	return errors.Join(l.PutMetaInt("format", Format), putLineage(l))
 }
 
@@ -172,10 +172,10 @@ func (o *Options) initBuckets(tx *bbolt.Tx) error {
 	if err := initBuckets(tx); err != nil || m.lineage == nil {
 		return err
 	}
-	return errors.Join((&boltfile.Ledger{Tx: tx}).PutMetaInt("format", m.format), tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Put([]byte("lineage"), m.lineage))
+	return errors.Join((&boltfile.WriteTx{Tx: tx}).PutMetaInt("format", m.format), tx.Bucket(boltfile.Buckets[boltfile.InMeta]).Put([]byte("lineage"), m.lineage))
 }
 
-func putLineage(l *boltfile.Ledger) error {
+func putLineage(l *boltfile.WriteTx) error {
 	id := make([]byte, 16)
 	rand.Read(id)
 	return l.Put(boltfile.InMeta, []byte("lineage"), id)
@@ -191,7 +191,7 @@ func checkFile(p *boltfile.Pages, path string, want int64) error {
 	var rep Report
 	rep.inspect(p, nil)
 	if len(rep.Problems) > 0 {
-		return boltfile.Damaged("%s; it was copied while a server wrote it", rep.Problems[0])
+		return boltfile.NewDamage("%s; it was copied while a server wrote it", rep.Problems[0])
 	}
 	return nil
 }
@@ -210,7 +210,7 @@ func checkFormat(p *boltfile.Pages, path string, want int64) error {
 	switch {
 	case own && want != replicaFormat, replica && want != Format:
 		if _, ok := p.Bucket(boltfile.InAuthors); !ok {
-			return boltfile.Damaged("the bucket authors is missing")
+			return boltfile.NewDamage("the bucket authors is missing")
 		}
 	case replica:
 		return fmt.Errorf("%s is a replica of what an etcd cluster holds: use it with --etcd-servers, or choose another file", path)
@@ -224,8 +224,8 @@ func checkFormat(p *boltfile.Pages, path string, want int64) error {
 
 // adoptBackup returns a job that gives the file of a backup its own history when it is first
 // opened.
-func adoptBackup(bump int64) func(*boltfile.Ledger) error {
-	return func(l *boltfile.Ledger) error {
+func adoptBackup(bump int64) func(*boltfile.WriteTx) error {
+	return func(l *boltfile.WriteTx) error {
 		s, err := newStage(l)
 		if err == nil {
 			err = s.guard.VetMeta()

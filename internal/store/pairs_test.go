@@ -129,7 +129,7 @@ func (p *pairMaker) work(n int) {
 			}
 			p.st = p.open(path)
 		case way < 8: // so that the next step finds the last checkpoint made
-			maintainTest(p.t, p.st, func(*boltfile.Ledger) error { return errors.Join(p.st.File.Settle(), errRefused) })
+			maintainTest(p.t, p.st, func(*boltfile.WriteTx) error { return errors.Join(p.st.File.WaitCheckpoint(), errRefused) })
 		default:
 			p.step()
 		}

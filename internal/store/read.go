@@ -21,9 +21,9 @@ import (
 type snapshot struct {
 	*boltfile.Pages
 	keys    boltfile.Tree
-	revs    boltfile.Tree    // versions of objects by revision
-	newest  boltfile.Finger  // position in revs for lookups of the keys' newest versions
-	older   *boltfile.Finger // position in revs for lookups of older versions; nil until the first
+	revs    boltfile.Tree        // versions of objects by revision
+	newest  boltfile.SearchHint  // position in revs for lookups of the keys' newest versions
+	older   *boltfile.SearchHint // position in revs for lookups of older versions; nil until the first
 	compact int64
 	shared  bool // a revision may have records of several keys
 	chains  *waypoints
@@ -38,7 +38,7 @@ func newSnapshot(p *boltfile.Pages, compact int64) *snapshot {
 	s.keys, ok = p.Bucket(boltfile.InKeys)
 	s.revs, also = p.Bucket(boltfile.InRev)
 	if !ok || !also {
-		boltfile.PanicDamaged("a bucket is missing")
+		boltfile.PanicDamage("a bucket is missing")
 	}
 	return s
 }
@@ -47,7 +47,7 @@ func newSnapshot(p *boltfile.Pages, compact int64) *snapshot {
 func (s *snapshot) meta() boltfile.Tree {
 	meta, ok := s.Bucket(boltfile.InMeta)
 	if !ok {
-		boltfile.PanicDamaged("the bucket meta is missing")
+		boltfile.PanicDamage("the bucket meta is missing")
 	}
 	return meta
 }
@@ -93,7 +93,7 @@ func (st *Store) readSnapshot(fn func(*snapshot) error) error {
 func (s *snapshot) record(rev int64, key []byte) []byte { return s.recordNear(&s.newest, rev, key) }
 
 // recordNear is record, with a search that starts at the finger f.
-func (s *snapshot) recordNear(f *boltfile.Finger, rev int64, key []byte) []byte {
+func (s *snapshot) recordNear(f *boltfile.SearchHint, rev int64, key []byte) []byte {
 	b := f.Get(&s.revs, uint64(rev))
 	if b == nil {
 		binary.BigEndian.PutUint64(s.seek[:], uint64(rev))
@@ -109,9 +109,9 @@ func (s *snapshot) recordNear(f *boltfile.Finger, rev int64, key []byte) []byte 
 }
 
 // olderFinger returns the finger for lookups of older versions.
-func (s *snapshot) olderFinger() *boltfile.Finger {
+func (s *snapshot) olderFinger() *boltfile.SearchHint {
 	if s.older == nil {
-		s.older = new(boltfile.Finger)
+		s.older = new(boltfile.SearchHint)
 	}
 	return s.older
 }
@@ -142,14 +142,14 @@ func (s *snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err e
 			return r, false, nil // a compacted tombstone
 		}
 		if b == nil {
-			return r, false, boltfile.Damaged("revision %d (key %q) is missing", at, key)
+			return r, false, boltfile.NewDamage("revision %d (key %q) is missing", at, key)
 		}
 		r, found, err := decodeRecord(at, b)
 		if err != nil {
 			return r, false, err
 		}
 		if !bytes.Equal(found, key) {
-			return r, false, boltfile.Damaged("revision %d belongs to key %q, not to %q", at, found, key)
+			return r, false, boltfile.NewDamage("revision %d belongs to key %q, not to %q", at, found, key)
 		}
 		if at <= rev {
 			return r, !r.Deleted, nil
@@ -251,10 +251,10 @@ func only(keys []string) walk {
 // affected object, or with a nil key if a whole page is damaged.
 func (s *snapshot) eachSound(prefix, start string, visit func([]byte, keyState) (bool, error), damaged func(key []byte, err error)) (next string) {
 	c, last := s.keys.Cursor(), ""
-	behind, err := c.Past([]byte(max(prefix, start)), func(from []byte) {
+	behind, err := c.SkipDamage([]byte(max(prefix, start)), func(from []byte) {
 		next, _ = walkKeys(&c, prefix, from, func(k, v []byte) (more bool, _ error) {
 			last = string(k) // a copy is acceptable, since this function is rarely used
-			err := boltfile.WithoutFaults(func() error {
+			err := boltfile.RecoverFaults(func() error {
 				state, err := decodeKeyState(k, v)
 				if err == nil {
 					more, err = visit(k, state)
@@ -351,8 +351,8 @@ type Span struct {
 	Prefix, Start string   // prefix of the keys, and the first key
 	Rev           int64    // 0 means the newest
 	Items, bytes  int      // 0 means the default limit
-	Sound         bool     // skip damaged objects and report each to the log once, instead of failing
-	Keys          []string // only these sorted keys, from an Index; ignored if nil or if Sound is set
+	SkipDamaged   bool     // skip damaged objects and report each to the log once, instead of failing
+	Keys          []string // only these sorted keys, from an Index; ignored if nil or if SkipDamaged is set
 	asStored      bool     // do not decrypt documents
 }
 
@@ -360,11 +360,11 @@ type Span struct {
 // and the Chunk can be reused. It may have fewer objects than requested, even none. Only an empty
 // Next means the end.
 type Chunk struct {
-	Rev     int64      // revision of the objects
-	Records []Record   // valid until the chunk is filled again
-	Next    string     // start of the next chunk; "" at the end
-	Damaged []string   // known keys of the damaged objects that were skipped with Span.Sound
-	Sealed  []Unopened // objects that could not be decrypted and were skipped with Span.Sound
+	Rev     int64         // revision of the objects
+	Records []Record      // valid until the chunk is filled again
+	Next    string        // start of the next chunk; "" at the end
+	Damaged []string      // known keys of the damaged objects that were skipped with Span.SkipDamaged
+	Sealed  []OpenFailure // objects that could not be decrypted and were skipped with Span.SkipDamaged
 	buf     []byte
 	sealed  bool // some records are encrypted
 
@@ -381,18 +381,18 @@ var ChunkPool = sync.Pool{New: func() any { return new(Chunk) }}
 // revision cannot be read.
 func (st *Store) Chunk(sp Span, c *Chunk) error {
 	current, keys := st.Revision(), walk((*snapshot).each)
-	if sp.Keys != nil && !sp.Sound {
+	if sp.Keys != nil && !sp.SkipDamaged {
 		keys = only(sp.Keys)
 	}
 	err := st.fill(c, &sp, current, keys)
-	if sp.Sound && errors.Is(err, ErrDamaged) { // rarely needed, and slower
+	if sp.SkipDamaged && errors.Is(err, ErrDamaged) { // rarely needed, and slower
 		err = st.fill(c, &sp, current, func(s *snapshot, prefix, start string, visit func([]byte, keyState) (bool, error)) (string, error) {
 			return s.eachSound(prefix, start, visit, c.passOver(st)), nil
 		})
 	}
 	c.nameRecords()
 	if err == nil && c.sealed && !sp.asStored {
-		err = st.openAll(c, sp.Sound)
+		err = st.openAll(c, sp.SkipDamaged)
 	}
 	return err
 }
@@ -468,8 +468,8 @@ func (st *Store) Chunks(sp Span) iter.Seq2[*Chunk, error] {
 	}
 }
 
-// Readable returns an error if an object with the prefix cannot be read.
-func (st *Store) Readable(prefix string) error {
+// CheckReadable returns an error if an object with the prefix cannot be read.
+func (st *Store) CheckReadable(prefix string) error {
 	for _, err := range st.Chunks(Span{Prefix: prefix}) {
 		if err != nil {
 			return err
@@ -629,7 +629,7 @@ func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs
 		if errors.Is(err, ErrSealed) {
 			return ErrCompacted
 		}
-		return boltfile.Damaged("revision %d is damaged", rev) // omit the key, which the watcher may not be allowed to see
+		return boltfile.NewDamage("revision %d is damaged", rev) // omit the key, which the watcher may not be allowed to see
 	})
 	for i := known; err == nil && i < len(evs); i++ {
 		if evs[i].Lost {
@@ -685,7 +685,7 @@ func (st *Store) replay(resource string, wanted Filter, after int64, max int, ds
 			return ErrCompacted
 		}
 		c := s.revs.Cursor()
-		behind, damage := c.Past(revKey(after+1), func([]byte) { err = r.walk(s, &c, after) })
+		behind, damage := c.SkipDamage(revKey(after+1), func([]byte) { err = r.walk(s, &c, after) })
 		if damage == nil {
 			return err
 		}
@@ -724,7 +724,7 @@ func (r *replay) walk(s *snapshot, c *boltfile.Cursor, after int64) error {
 	for k, v := c.Seek(revKey(after + 1)); ; k, v = c.Next() {
 		rev := revOf(k)
 		if rev > last+1 && last < r.current && !r.gaps {
-			if err := r.miss(last+1, boltfile.Damaged("revision %d is missing", last+1)); err != nil {
+			if err := r.miss(last+1, boltfile.NewDamage("revision %d is missing", last+1)); err != nil {
 				return err
 			}
 		}
@@ -756,7 +756,7 @@ func (r *replay) add(s *snapshot, rev int64, b []byte) (size int, err error) {
 	}
 	ev := Event{Record: rec.public(string(key), bytes.Clone(rec.JSON))}
 	if ev.PrevRev != 0 && !ev.Lost {
-		if err := boltfile.WithoutFaults(func() (err error) { ev.Prev, ev.prevSealed, err = s.replaced(ev.PrevRev, key); return err }); err != nil {
+		if err := boltfile.RecoverFaults(func() (err error) { ev.Prev, ev.prevSealed, err = s.replaced(ev.PrevRev, key); return err }); err != nil {
 			if err = r.miss(ev.PrevRev, err); err != nil {
 				return 0, err
 			}
@@ -770,15 +770,15 @@ func (r *replay) add(s *snapshot, rev int64, b []byte) (size int, err error) {
 func (s *snapshot) replaced(rev int64, key []byte) (json []byte, sealed bool, err error) {
 	b := s.record(rev, key)
 	if b == nil {
-		return nil, false, boltfile.Damaged("revision %d is missing", rev)
+		return nil, false, boltfile.NewDamage("revision %d is missing", rev)
 	}
 	old, _, err := decodeRecord(rev, b)
 	return bytes.Clone(old.JSON), old.sealed, err
 }
 
-// Wake returns a channel that is closed at the next commit that touches the resource, or at any
-// commit for Everything. Call it before reading events, so that no commit is missed.
-func (st *Store) Wake(resource string) <-chan struct{} {
+// WakeChannel returns a channel that is closed at the next commit that touches the resource, or at
+// any commit for Everything. Call it before reading events, so that no commit is missed.
+func (st *Store) WakeChannel(resource string) <-chan struct{} {
 	st.mu.RLock()
 	if t := st.log.topics[resource]; t != nil && t.wake != nil {
 		defer st.mu.RUnlock()

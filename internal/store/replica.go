@@ -62,25 +62,25 @@ func (st *Store) Current(ctx context.Context) (int64, error) {
 	return st.Revision(), err
 }
 
-// reachInTime is like Reach, but fails with Replica.Behind after a time limit. For example, a
-// replica whose disk is full does not advance.
+// reachInTime is like WaitRevision, but fails with Replica.Behind after a time limit. For example,
+// a replica whose disk is full does not advance.
 func (st *Store) reachInTime(ctx context.Context, rev int64) error {
 	behind := st.mode.behind
 	if behind == nil || st.Revision() >= rev {
-		return st.Reach(ctx, rev)
+		return st.WaitRevision(ctx, rev)
 	}
 	limited, cancel := context.WithTimeout(ctx, catchUpWithin)
 	defer cancel()
-	err := st.Reach(limited, rev)
+	err := st.WaitRevision(limited, rev)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		return behind
 	}
 	return err
 }
 
-// Upcoming waits, for at most patience, for a revision that another replica may already have shown.
-// If there are no other replicas, it does not wait.
-func (st *Store) Upcoming(ctx context.Context, rev uint64, patience time.Duration) error {
+// WaitUpcoming waits, for at most patience, for a revision that another replica may already have
+// shown. If there are no other replicas, it does not wait.
+func (st *Store) WaitUpcoming(ctx context.Context, rev uint64, patience time.Duration) error {
 	switch {
 	case rev <= uint64(st.Revision()):
 		return nil
@@ -92,7 +92,7 @@ func (st *Store) Upcoming(ctx context.Context, rev uint64, patience time.Duratio
 	if newest, err := st.mode.newest(st, ctx); err == nil && uint64(newest) < rev {
 		return errFutureRev
 	}
-	return st.Reach(ctx, int64(rev))
+	return st.WaitRevision(ctx, int64(rev))
 }
 
 // Changed reports whether the newest revision of a key in the log differs from rev, which a reader
@@ -125,8 +125,8 @@ func (st *Store) GetNewest(ctx context.Context, key string) (Record, error) {
 	return st.Get(key)
 }
 
-// Reach waits until the store shows rev.
-func (st *Store) Reach(ctx context.Context, rev int64) error {
+// WaitRevision waits until the store shows rev.
+func (st *Store) WaitRevision(ctx context.Context, rev int64) error {
 	reached := st.reached(rev)
 	if reached == nil {
 		return nil
@@ -242,7 +242,7 @@ func (s *stage) applyFeed(f *feed) error {
 	if err := s.guard.VetMeta(); err != nil {
 		return err
 	}
-	return errors.Join(s.PutMetaInt("compact", f.compact), s.Ledger.Remove(boltfile.InMeta, []byte("filling")))
+	return errors.Join(s.PutMetaInt("compact", f.compact), s.WriteTx.Remove(boltfile.InMeta, []byte("filling")))
 }
 
 func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
@@ -323,7 +323,7 @@ func (st *Store) publishFeed(f *feed, wake []chan struct{}) []chan struct{} {
 
 // StartFill begins to fill the replica from a snapshot of the log. Readers are not affected.
 func (st *Store) StartFill(ctx context.Context) error {
-	return st.maintain(ctx, func(l *boltfile.Ledger) error { return l.PutMetaInt("filling", 1) })
+	return st.maintain(ctx, func(l *boltfile.WriteTx) error { return l.PutMetaInt("filling", 1) })
 }
 
 // Filled reports whether the replica shows a state of its log. This is false before the first fill,
@@ -397,8 +397,8 @@ const (
 	distrusted    = "distrusted"
 )
 
-// Distrust makes the next opening discard the replica, because its log has been changed.
-func (st *Store) Distrust() { st.distrusted.Store(true) }
+// Invalidate makes the next opening discard the replica, because its log has been changed.
+func (st *Store) Invalidate() { st.distrusted.Store(true) }
 
 // openReplica opens the file of a replica. If the file cannot be trusted, it is replaced by a new
 // one.

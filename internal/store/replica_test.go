@@ -62,7 +62,7 @@ func (l *modelLog) at(prefix string, rev int64) map[string]string {
 func modelReplica(identity string) *Replica {
 	return &Replica{Identity: identity, Lineage: [16]byte{1, 2, 3},
 		Share: func(_ context.Context, _ string, fresh []byte) ([]byte, error) { return fresh, nil },
-		Last: func(json []byte) ([]byte, int) {
+		Tombstone: func(json []byte) ([]byte, int) {
 			at := bytes.Index(json, []byte(`:"`)) + 2
 			return append(bytes.Clone(json[:at]), json[at+bytes.IndexByte(json[at:], '"'):]...), at
 		}}
@@ -330,7 +330,7 @@ func TestReplicaProposes(t *testing.T) {
 	if _, err := storeWrite(st, OpUpdate, "//pods/ns/a", 17, "y"); err != ErrConflict {
 		t.Errorf("a lost race: %v", err)
 	}
-	if err := st.Upcoming(ctx, 18, time.Hour); err == nil {
+	if err := st.WaitUpcoming(ctx, 18, time.Hour); err == nil {
 		t.Error("a revision that the log has not reached comes")
 	}
 }
@@ -341,10 +341,10 @@ func TestOnlyReplicasWaitForTheFuture(t *testing.T) {
 	st := tempStore(t)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := st.Upcoming(over, uint64(st.Revision()), time.Hour); err != nil {
+	if err := st.WaitUpcoming(over, uint64(st.Revision()), time.Hour); err != nil {
 		t.Errorf("the current revision: %v", err)
 	}
-	if err := st.Upcoming(t.Context(), uint64(st.Revision())+1, time.Hour); !errors.Is(err, errFutureRev) { // after an hour it would be another error
+	if err := st.WaitUpcoming(t.Context(), uint64(st.Revision())+1, time.Hour); !errors.Is(err, errFutureRev) { // after an hour it would be another error
 		t.Errorf("the next revision: %v", err)
 	}
 }

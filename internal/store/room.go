@@ -117,7 +117,7 @@ func (st *Store) spare() int64 {
 	if !known {
 		return math.MaxInt64
 	}
-	return max(free-st.File.LogMayTake(), st.File.ReadyBytes()/scatteredShare) - st.reserve
+	return max(free-st.File.LogHeadroom(), st.File.ReusableBytes()/scatteredShare) - st.reserve
 }
 
 // scarce reports whether creates and updates are refused for this value of spare.
@@ -140,7 +140,7 @@ func (st *Store) measure(tx *bbolt.Tx) allowance {
 	used := tx.Size() - st.File.FreeBytes() // as of the last commit
 	a := allowance{page: st.File.PageSize(), full: st.Opts.Quota > 0 && used > st.Opts.Quota, spare: st.spare()}
 	scarce := st.scarce(a.spare)
-	st.File.TellRoom(a.spare, scarce)
+	st.File.SetFreeSpace(a.spare, scarce)
 	if st.low.Store(scarce); scarce {
 		a.spare = min(a.spare, -1)
 	}

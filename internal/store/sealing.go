@@ -13,9 +13,9 @@ package store
 //
 // A read of a document that cannot be decrypted fails with ErrSealed and the document's key. This
 // is never treated as damage: the encryption key may become available again, so the document is
-// never deleted. Scans skip it like damage if Span.Sound is set, and report it in Chunk.Sealed.
-// Followers of a log with such a document get ErrCompacted, because old versions may outlive their
-// encryption keys. The history omits the change.
+// never deleted. Scans skip it like damage if Span.SkipDamaged is set, and report it in
+// Chunk.Sealed. Followers of a log with such a document get ErrCompacted, because old versions may
+// outlive their encryption keys. The history omits the change.
 //
 // Decryption may call a service. Therefore readers decrypt after their read transaction. The writer
 // decrypts the document that a change replaces if the event log does not contain it. Usually the
@@ -39,11 +39,11 @@ var errUnopened = errors.New("it is encrypted, and no key is known here")
 // Sealing defines which documents are encrypted, and how. Its functions must be safe for concurrent
 // use.
 type Sealing struct {
-	Open func(key string, sealed []byte) (json []byte, stale bool, err error) // stale: Seal would now produce a different result
-	Seal func(key string, json []byte) (sealed []byte, err error)             // a nil result means that the document is not encrypted
-	Does func(key string) bool                                                // reports whether Seal encrypts the document of a key; nil if and only if Seal is nil
+	Open     func(key string, sealed []byte) (json []byte, stale bool, err error) // stale: Seal would now produce a different result
+	Seal     func(key string, json []byte) (sealed []byte, err error)             // a nil result means that the document is not encrypted
+	Encrypts func(key string) bool                                                // reports whether Seal encrypts the document of a key; nil if and only if Seal is nil
 
-	Unopened func(key string, err error) // called at each failed attempt to decrypt a document; may be nil
+	OnOpenError func(key string, err error) // called at each failed attempt to decrypt a document; may be nil
 }
 
 // A sealedError is an ErrSealed for one document. Its text is that of its cause.
@@ -102,7 +102,7 @@ func (st *Store) opened(rec Record) (Record, error) {
 		}
 		rec.JSON, rec.Stale, rec.sealed = json, rec.Stale || stale, false
 	case s != nil && s.Seal != nil && !rec.Stale:
-		rec.Stale = s.Does(rec.Key)
+		rec.Stale = s.Encrypts(rec.Key)
 	}
 	return rec, nil
 }
@@ -120,7 +120,7 @@ func (st *Store) openAll(c *Chunk, sound bool) error {
 				if !sound {
 					return err
 				}
-				c.Sealed = append(c.Sealed, Unopened{rec.Key, err})
+				c.Sealed = append(c.Sealed, OpenFailure{rec.Key, err})
 				continue
 			}
 			rec.JSON, rec.sealed = json, false
@@ -132,15 +132,15 @@ func (st *Store) openAll(c *Chunk, sound bool) error {
 	return nil
 }
 
-// An Unopened is an object that could not be decrypted.
-type Unopened struct {
+// An OnOpenError is an object that could not be decrypted.
+type OpenFailure struct {
 	Key string
 	Err error // cause
 }
 
 func (st *Store) passUnopened(key string, err error) {
-	if s := st.Opts.Sealing; s != nil && s.Unopened != nil {
-		s.Unopened(key, err)
+	if s := st.Opts.Sealing; s != nil && s.OnOpenError != nil {
+		s.OnOpenError(key, err)
 	}
 }
 

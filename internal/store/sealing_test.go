@@ -27,7 +27,7 @@ func (s *testSeal) sealing() *Sealing {
 	}
 	does := func(key string) bool { return s.key.Load() > 0 && strings.HasPrefix(key, "//pods/") }
 	return &Sealing{
-		Does: does,
+		Encrypts: does,
 		Seal: func(key string, json []byte) ([]byte, error) {
 			if !does(key) {
 				return nil, nil
@@ -215,7 +215,7 @@ func TestWhatCannotBeOpenedIsNamedAndKept(t *testing.T) {
 	s, told := new(testSeal), map[string]bool{}
 	s.key.Store(7)
 	sealing := s.sealing()
-	sealing.Unopened = func(key string, _ error) { told[key] = true }
+	sealing.OnOpenError = func(key string, _ error) { told[key] = true }
 	path := filepath.Join(t.TempDir(), "s.db")
 	st := openSealed(t, path, sealing)
 	a := mustWrite(t, st, OpCreate, "//pods/ns/a", 0, "a")
@@ -230,7 +230,7 @@ func TestWhatCannotBeOpenedIsNamedAndKept(t *testing.T) {
 	if err := st.Chunk(Span{Prefix: "//pods/"}, &c); !errors.Is(err, ErrSealed) {
 		t.Error(err)
 	}
-	if err := st.Chunk(Span{Prefix: "//pods/", Sound: true}, &c); err != nil || len(c.Records) != 1 || c.Records[0].Key != "//pods/ns/b" || len(c.Sealed) != 1 ||
+	if err := st.Chunk(Span{Prefix: "//pods/", SkipDamaged: true}, &c); err != nil || len(c.Records) != 1 || c.Records[0].Key != "//pods/ns/b" || len(c.Sealed) != 1 ||
 		c.Sealed[0].Key != "//pods/ns/a" || len(c.Damaged) > 0 {
 		t.Errorf("%v: %+v", err, c)
 	}
@@ -271,7 +271,7 @@ func TestWhatCannotBeOpenedIsNamedAndKept(t *testing.T) {
 
 // TestRefusedSealingWritesNothing: the change alone fails, the others of its commit do not.
 func TestRefusedSealingWritesNothing(t *testing.T) {
-	st := openSealed(t, filepath.Join(t.TempDir(), "s.db"), &Sealing{Does: func(string) bool { return true }, Seal: func(key string, json []byte) ([]byte, error) {
+	st := openSealed(t, filepath.Join(t.TempDir(), "s.db"), &Sealing{Encrypts: func(string) bool { return true }, Seal: func(key string, json []byte) ([]byte, error) {
 		if strings.Contains(key, "bad") {
 			return nil, errors.New("refused")
 		}

@@ -27,7 +27,7 @@ func openSmallStore(t *testing.T, yields bool) *smallStore {
 	}
 	s := &smallStore{Store: st, t: t, rounds: make(chan Compaction, 100)}
 	up := mustUpkeep(t, st)
-	up.Yields = yields
+	up.CompactWhenFull = yields
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {

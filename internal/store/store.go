@@ -47,7 +47,7 @@
 //     After that it fails with ErrCompacted.
 //   - A single goroutine writes. Each commit contains all pending changes (group commit).
 //   - A damaged page causes errors only in reads that need it (ErrDamaged). Scans of all objects
-//     can skip the damage (Span.Sound).
+//     can skip the damage (Span.SkipDamaged).
 package store
 
 // This file describes the layout of the data file. The file holds every version of every object
@@ -147,7 +147,7 @@ var (
 	ErrParentMissing  = errors.New("parent not found")                   // create: Change.Parent has no live object
 	ErrInDoubt        = errors.New("nobody knows whether it is written") // any write to a replica: the outcome is unknown
 	ErrParentDeleting = errors.New("parent is being deleted")            // create: Change.Parent is being deleted
-	ErrTypeEnding     = errors.New("type is missing or being deleted")   // create: Change.Type has no live object, or is being deleted
+	ErrTypeDeleting   = errors.New("type is missing or being deleted")   // create: Change.Type has no live object, or is being deleted
 	ErrCompacted      = errors.New("revision has been compacted")        // read below CompactRev
 	errFutureRev      = errors.New("revision is in the future")          // read above currentRev
 	errClosed         = boltfile.ErrClosed                               // write after Close
@@ -211,9 +211,9 @@ type Options struct {
 	// to stderr and exit with status 1.
 	Fatal func(error)
 	Warn  func(string) // receives warnings while the file is opened; may be nil
-	// Outcome is called after a batch with the error that prevented some or all writes, or nil if
+	// OnBatch is called after a batch with the error that prevented some or all writes, or nil if
 	// they succeeded. It may be nil.
-	Outcome  func(error)
+	OnBatch  func(error)
 	Damaged  func(string) // called once for each damaged place that is found; may be nil
 	LogBytes int64        // maximum size of the write-ahead log; 0 means 16 MiB, or less on a small disk
 	Replica  *Replica     // external log; nil means that the store uses its own
@@ -227,7 +227,7 @@ type Options struct {
 type ChangeOp int
 
 const (
-	OpCreate ChangeOp = iota // ErrExists, ErrDeleting, ErrParentMissing, ErrParentDeleting, ErrTypeEnding, ErrQuota
+	OpCreate ChangeOp = iota // ErrExists, ErrDeleting, ErrParentMissing, ErrParentDeleting, ErrTypeDeleting, ErrQuota
 	OpUpdate                 // ErrNotFound, ErrConflict, ErrQuota unless the object is being deleted
 	OpDelete                 // ErrNotFound, ErrConflict; writes a tombstone
 )
@@ -286,8 +286,8 @@ type Replica struct {
 	// Share returns the log's value for a name. If there is none, it stores fresh and returns it.
 	Share func(ctx context.Context, name string, fresh []byte) (value []byte, err error)
 
-	// Last converts an object's JSON to the Change.JSON and RevAt of its deletion.
-	Last func(json []byte) (doc []byte, revAt int)
+	// Tombstone converts an object's JSON to the Change.JSON and RevAt of its deletion.
+	Tombstone func(json []byte) (doc []byte, revAt int)
 }
 
 // Replicated is one entry of the log. JSON and RevAt have the same meaning as in a Change.
@@ -313,7 +313,7 @@ type mode struct {
 	commit  func(st *Store, ctx context.Context, c Change) (Record, error)
 	newest  func(st *Store, ctx context.Context) (rev int64, err error)                    // see Replica.Newest
 	share   func(ctx context.Context, name string, fresh []byte) (value []byte, err error) // see Replica.Share
-	last    func(json []byte) (doc []byte, revAt int)                                      // see Replica.Last; nil if deletions contain their JSON
+	last    func(json []byte) (doc []byte, revAt int)                                      // see Replica.Tombstone; nil if deletions contain their JSON
 	closing func(st *Store) error                                                          // called before the last commit
 	behind  error                                                                          // see Replica.Behind
 }
@@ -336,7 +336,7 @@ type Store struct {
 	rooms         roomMaker
 	waiting       revisionWaiters
 	shared        atomic.Bool  // a revision may have several records
-	distrusted    atomic.Bool  // see Distrust
+	distrusted    atomic.Bool  // see Invalidate
 	reserve       int64        // bytes of the disk reserved for deletes, or 0
 	diskFailed    atomic.Bool  // the last commit failed because the disk was full
 	low           atomic.Bool  // creates and updates were refused at the last commit
@@ -417,11 +417,11 @@ func isOwnFormat(format int64) bool { return format == Format || format == boltf
 // A pendingWrite carries one change or maintenance job to the writer, and the answer back.
 type pendingWrite struct {
 	Change
-	job    func(*boltfile.Ledger) error // maintenance instead of a change
-	proof  bool                         // no work; only an answer is requested
-	feed   *feed                        // changes of a replica's log, instead of a change
-	state  atomic.Int32                 // writeQueued, writeTaken or writeAbandoned
-	answer chan struct{}                // receives the writer's only answer; capacity 1, so that the writer never blocks
+	job    func(*boltfile.WriteTx) error // maintenance instead of a change
+	proof  bool                          // no work; only an answer is requested
+	feed   *feed                         // changes of a replica's log, instead of a change
+	state  atomic.Int32                  // writeQueued, writeTaken or writeAbandoned
+	answer chan struct{}                 // receives the writer's only answer; capacity 1, so that the writer never blocks
 
 	resource, namespace string // prefixes of the key
 	elsewhere           bool   // another key's record has the revision as its key, so this record uses a longer key

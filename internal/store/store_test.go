@@ -84,11 +84,7 @@ func diffRecord(got, want Record) string {
 }
 
 func TestStoreAgreesWithASliceOfWrites(t *testing.T) {
-	rounds := 6
-	if testing.Short() {
-		rounds = 2
-	}
-	for range rounds {
+	for range apitest.Rounds(10) {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { simulate(t, seed) })
 	}
@@ -372,7 +368,7 @@ func TestStorePreconditions(t *testing.T) {
 			t.Errorf("create %s under %q: got %v, want %v", c.key, c.parent, err, c.want)
 		}
 	}
-	for made, want := range map[string]error{"//namespaces//missing": ErrTypeEnding, "//namespaces//m": ErrTypeEnding, "//namespaces//n": nil} {
+	for made, want := range map[string]error{"//namespaces//missing": ErrTypeDeleting, "//namespaces//m": ErrTypeDeleting, "//namespaces//n": nil} {
 		json, at := storeDoc("")
 		if _, err := st.Commit(t.Context(), Change{Op: OpCreate, Key: "//pods/n/typed", Type: made, Parent: "//namespaces//n", JSON: json, RevAt: at}); err != want {
 			t.Errorf("create of a type made by %s: got %v, want %v", made, err, want)
@@ -508,16 +504,16 @@ func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
 	}
 	add(foo("a"), nil)                                                                                  // 5
 	add(Change{Op: OpUpdate, Key: "/ext/definitions//foos.ext", Expect: base + 2, Deleting: true}, nil) // 6
-	add(foo("b"), ErrTypeEnding)
+	add(foo("b"), ErrTypeDeleting)
 	add(Change{Op: OpDelete, Key: "/ext/definitions//foos.ext", Expect: base + 6}, nil) // 7
-	add(foo("b"), ErrTypeEnding)
+	add(foo("b"), ErrTypeDeleting)
 	add(Change{Op: OpCreate, Key: "/ext/definitions//foos.ext"}, nil)                        // 8
 	add(foo("b"), nil)                                                                       // 9
 	add(Change{Op: OpUpdate, Key: "//namespaces//x", Expect: base + 1, Deleting: true}, nil) // 10
 	add(foo("c"), ErrParentDeleting)
 	add(Change{Op: OpDelete, Key: "//namespaces//x", Expect: base + 10}, nil) // 11
 	add(foo("c"), ErrParentMissing)
-	members, wants = append(members, &pendingWrite{answer: make(chan struct{}, 1), job: func(l *boltfile.Ledger) error {
+	members, wants = append(members, &pendingWrite{answer: make(chan struct{}, 1), job: func(l *boltfile.WriteTx) error {
 		return up.deleteRecords(l, []deadRecord{{rev: base + 3}, {rev: gone.Rev}})
 	}}), append(wants, nil)
 	add(Change{Op: OpCreate, Key: "//pods/x/gone"}, nil)   // 12
@@ -546,7 +542,7 @@ func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
 func TestStoreContextEndsTheWaitInTheQueue(t *testing.T) {
 	st := tempStore(t)
 	hold, held := make(chan struct{}), make(chan struct{})
-	go st.maintain(context.Background(), func(*boltfile.Ledger) error {
+	go st.maintain(context.Background(), func(*boltfile.WriteTx) error {
 		close(held)
 		<-hold
 		return nil
@@ -689,7 +685,7 @@ func followToRevision(t *testing.T, st *Store, resource string, end int64) {
 	}
 	starved := apitest.Timeout(t)
 	for at := c.Rev; at < end; {
-		wake := st.Wake(resource)
+		wake := st.WakeChannel(resource)
 		evs, upTo, err := st.Events(resource, at, 50, nil)
 		if err != nil || upTo < at {
 			t.Error(err, upTo)

@@ -33,9 +33,9 @@ type Maintenance struct {
 	st *Store
 	// history contains one token while a compaction or backup runs, because they must not run
 	// concurrently.
-	history chan struct{}
-	swept   int64 // compaction has deleted up to this revision; guarded by history
-	Yields  bool  // delete all history if a write is refused for lack of space; set before Run
+	history         chan struct{}
+	swept           int64 // compaction has deleted up to this revision; guarded by history
+	CompactWhenFull bool  // delete all history if a write is refused for lack of space; set before Run
 
 	authorsSwept time.Time // time of the last search for unused authors; guarded by history
 
@@ -151,7 +151,7 @@ func (d deadRecord) place(s *stage) ([]byte, []byte, error) {
 // that they superseded are not deleted.
 func (up *Maintenance) walkDead(s *snapshot, dead []deadRecord, after int64) ([]deadRecord, int64) {
 	c, end, shared, began := s.revs.Cursor(), false, up.st.shared.Load(), after
-	next, err := c.Past(revKey(after+1), func(from []byte) {
+	next, err := c.SkipDamage(revKey(after+1), func(from []byte) {
 		k, v := c.Seek(from)
 		for n := 0; ; n++ {
 			rev := revOf(k)
@@ -208,7 +208,7 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 	for {
 		slice := dead[:min(size, len(dead))]
 		last := len(slice) == len(dead)
-		err := up.st.maintain(ctx, func(l *boltfile.Ledger) error {
+		err := up.st.maintain(ctx, func(l *boltfile.WriteTx) error {
 			err := up.deleteRecords(l, slice)
 			if last {
 				err = errors.Join(err, l.PutMetaInt("swept", upTo))
@@ -228,7 +228,7 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 
 // deleteRecords deletes records. With a tombstone it deletes the key's entry, if that still refers
 // to the tombstone. Records on or next to a damaged page are kept.
-func (up *Maintenance) deleteRecords(l *boltfile.Ledger, dead []deadRecord) error {
+func (up *Maintenance) deleteRecords(l *boltfile.WriteTx, dead []deadRecord) error {
 	s, err := newStage(l)
 	for i := 0; err == nil && i < len(dead); i++ {
 		if err = s.deleteRecord(dead[i]); errors.Is(err, ErrDamaged) {
@@ -295,7 +295,7 @@ func (up *Maintenance) addMark(ctx context.Context, now time.Time) error {
 	if len(marks) > marksMax {
 		marks = thinMarks(marks)
 	}
-	err := up.st.maintain(ctx, func(l *boltfile.Ledger) error { return l.Put(boltfile.InMeta, []byte("marks"), encodeMarks(marks)) })
+	err := up.st.maintain(ctx, func(l *boltfile.WriteTx) error { return l.Put(boltfile.InMeta, []byte("marks"), encodeMarks(marks)) })
 	if err != nil {
 		return err
 	}
@@ -335,17 +335,17 @@ func (up *Maintenance) round(ctx context.Context, now time.Time, history time.Du
 	return up.Compact(ctx, max(up.st.Compacted(), up.RevisionBefore(now.Add(-history))))
 }
 
-// makeRoom compacts after a write was refused for lack of space. If Yields is set, it deletes all
-// history; otherwise only versions older than history. It does not add a mark, because it may run
-// as often as clients write.
+// makeRoom compacts after a write was refused for lack of space. If CompactWhenFull is set, it
+// deletes all history; otherwise only versions older than history. It does not add a mark, because
+// it may run as often as clients write.
 func (up *Maintenance) makeRoom(ctx context.Context, history time.Duration) (done Compaction, err error) {
 	rev := up.st.Revision()
-	if !up.Yields {
+	if !up.CompactWhenFull {
 		rev = max(up.st.Compacted(), up.RevisionBefore(up.st.Now().Add(-history)))
 	}
 	done, err = up.Compact(ctx, rev)
 	done.ForSpace = true
-	if up.Yields {
+	if up.CompactWhenFull {
 		up.st.rooms.set(true)
 	}
 	return done, err
@@ -366,7 +366,7 @@ func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration,
 	if history > 0 {
 		short = up.st.rooms.short
 	}
-	if up.Yields && history > 0 {
+	if up.CompactWhenFull && history > 0 {
 		defer up.st.rooms.begin()()
 	}
 	done, err := up.round(ctx, up.st.Now(), history)
@@ -436,7 +436,7 @@ func (up *Maintenance) copyObjects(ctx context.Context, db *bbolt.DB, rev int64,
 
 // putRecords stores records unchanged. A backup does not contain the versions that they replaced.
 func putRecords(tx *bbolt.Tx, records []Record) error {
-	s, err := newStage(&boltfile.Ledger{Tx: tx})
+	s, err := newStage(&boltfile.WriteTx{Tx: tx})
 	if err != nil {
 		return err
 	}
@@ -573,13 +573,13 @@ func (rep *Report) inspect(p *boltfile.Pages, seen *Progress) {
 	s.compact = boltfile.MetaInt(s.meta(), "compact")
 	rep.Revision, rep.Compacted = int64(s.revs.Sequence), s.compact
 	seen.Begin("revision", rep.Revision)
-	for next := int64(1); next != 0; seen.Reach(next) {
+	for next := int64(1); next != 0; seen.Set(next) {
 		next = rep.inspectRecords(s, next)
 	}
 	seen.Begin("objects", 0)
 	for next, more := "", true; more; more = next != "" {
 		next = rep.inspectKeys(s, next)
-		seen.Reach(rep.Objects)
+		seen.Set(rep.Objects)
 	}
 }
 
@@ -614,7 +614,7 @@ func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 
 // inspectAuthors inspects all authors in one step, since there are few.
 func (rep *Report) inspectAuthors(s *snapshot) {
-	err := boltfile.WithoutFaults(func() error {
+	err := boltfile.RecoverFaults(func() error {
 		authors := s.authors()
 		c := authors.Cursor()
 		for k, v := c.First(); k != nil; k, v = c.Next() {
@@ -634,7 +634,7 @@ func (rep *Report) inspectAuthors(s *snapshot) {
 func (rep *Report) inspectRecords(s *snapshot, from int64) (next int64) {
 	c, expected := s.revs.Cursor(), max(from, s.compact+1)
 	more, end := []byte(nil), false
-	behind, err := c.Past(revKey(from), func(from []byte) {
+	behind, err := c.SkipDamage(revKey(from), func(from []byte) {
 		k, v := c.Seek(from)
 		for n, last := 0, int64(0); k != nil && (n < replayScanMax || revOf(k) == last); n++ {
 			expected, last = rep.inspectRevision(s, k, v, expected), revOf(k)
@@ -667,7 +667,7 @@ func (rep *Report) inspectRevision(s *snapshot, k, v []byte, expected int64) int
 		rep.Problem("revisions %d to %d are missing", expected, rev-1)
 	}
 	rep.Records++
-	if err := boltfile.WithoutFaults(func() error { return inspectRecord(s, rev, v) }); err != nil {
+	if err := boltfile.RecoverFaults(func() error { return inspectRecord(s, rev, v) }); err != nil {
 		rep.Problem("%s", boltfile.PlaceOf(err))
 	}
 	return max(expected, rev+1)
@@ -692,13 +692,13 @@ func inspectRecord(s *snapshot, rev int64, b []byte) error {
 	state, err := decodeKeyState(key, s.keys.Get(key))
 	switch {
 	case err != nil:
-		return boltfile.Damaged("revision %d: key %q has no sound entry", rev, key)
+		return boltfile.NewDamage("revision %d: key %q has no sound entry", rev, key)
 	case state.rev < rev:
-		return boltfile.Damaged("revision %d: the entry of key %q names revision %d", rev, key, state.rev)
+		return boltfile.NewDamage("revision %d: the entry of key %q names revision %d", rev, key, state.rev)
 	case r.PrevRev > s.compact && s.record(r.PrevRev, key) == nil:
-		return boltfile.Damaged("revision %d (key %q) is missing, revision %d refers to it", r.PrevRev, key, rev)
+		return boltfile.NewDamage("revision %d (key %q) is missing, revision %d refers to it", r.PrevRev, key, rev)
 	case r.Author != 0 && s.author(r.Author) == nil:
-		return boltfile.Damaged("revision %d (key %q) names author %d, who is missing", rev, key, r.Author)
+		return boltfile.NewDamage("revision %d (key %q) names author %d, who is missing", rev, key, r.Author)
 	}
 	return nil
 }
@@ -707,10 +707,10 @@ func inspectRecord(s *snapshot, rev int64, b []byte) error {
 // which to continue, or "" at the end.
 func (rep *Report) inspectKeys(s *snapshot, from string) (next string) {
 	c := s.keys.Cursor()
-	behind, err := c.Past([]byte(from), func(from []byte) {
+	behind, err := c.SkipDamage([]byte(from), func(from []byte) {
 		k, v := c.Seek(from)
 		for n := 0; k != nil && n < replayScanMax; n++ {
-			if err := boltfile.WithoutFaults(func() error { return rep.inspectKey(s, k, v) }); err != nil {
+			if err := boltfile.RecoverFaults(func() error { return rep.inspectKey(s, k, v) }); err != nil {
 				rep.Problem("%s", boltfile.PlaceOf(err))
 			}
 			k, v = c.Next()
@@ -734,7 +734,7 @@ func (rep *Report) inspectKey(s *snapshot, k, v []byte) error {
 	}
 	r, key, err := decodeRecord(state.rev, s.record(state.rev, k))
 	if err != nil || !bytes.Equal(key, k) || len(r.JSON) != state.size || flagsOf(&r) != state.flags {
-		return boltfile.Damaged("key %q: revision %d is not its newest version", k, state.rev)
+		return boltfile.NewDamage("key %q: revision %d is not its newest version", k, state.rev)
 	}
 	if state.live() && r.sealed && rep.encrypted != nil {
 		rep.encrypted(r.JSON)
@@ -863,7 +863,7 @@ func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	err = up.st.maintain(ctx, func(l *boltfile.Ledger) error { return up.st.dropAuthors(l, named, begun) })
+	err = up.st.maintain(ctx, func(l *boltfile.WriteTx) error { return up.st.dropAuthors(l, named, begun) })
 	if err != nil {
 		return errors.Join(err, up.st.readSnapshot(func(s *snapshot) error { table.load(s.authors()); return nil }))
 	}
@@ -899,7 +899,7 @@ func (up *Maintenance) namedAuthors(ctx context.Context) (named map[AuthorID]boo
 
 // dropAuthors deletes the authors that are not in named. It keeps authors that have written after
 // revision begun. It must run in the writer.
-func (st *Store) dropAuthors(l *boltfile.Ledger, named map[AuthorID]bool, begun int64) error {
+func (st *Store) dropAuthors(l *boltfile.WriteTx, named map[AuthorID]bool, begun int64) error {
 	s, err := newStage(l)
 	if err != nil {
 		return err

@@ -20,6 +20,8 @@ import (
 	"go.etcd.io/bbolt"
 
 	"apilet/internal/store/boltfile"
+
+	"apilet/internal/apitest"
 )
 
 // TestStoreChild is no test but what other tests run in a process of its own.
@@ -82,10 +84,7 @@ func childWrites(path string) {
 }
 
 func TestStoreSurvivesKill(t *testing.T) {
-	rounds := 25
-	if testing.Short() {
-		rounds = 4
-	}
+	rounds := apitest.Rounds(25)
 	path := filepath.Join(t.TempDir(), "a.db")
 	acked := map[int64]string{}
 	for round := range rounds {
@@ -199,7 +198,7 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = db.Update(func(tx *bbolt.Tx) error { return (&boltfile.Ledger{Tx: tx}).PutMetaInt("format", format) })
+		err = db.Update(func(tx *bbolt.Tx) error { return (&boltfile.WriteTx{Tx: tx}).PutMetaInt("format", format) })
 		if err := errors.Join(err, db.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -254,10 +253,7 @@ func TestStoreSecondOpenerIsTold(t *testing.T) {
 func TestStoreCutShortIsToldNotCrashed(t *testing.T) {
 	for _, clean := range []bool{true, false} {
 		whole := smallFile(t, 40, clean)
-		n := 12
-		if testing.Short() {
-			n = 3
-		}
+		n := apitest.Rounds(15)
 		for i := range n {
 			size := len(whole) * i / n
 			if i%3 == 2 {
@@ -273,10 +269,7 @@ func TestStoreCutShortIsToldNotCrashed(t *testing.T) {
 
 // Each flipped bit is found, or without consequence: an object that LIST shows is as it was written.
 func TestStoreFlippedBits(t *testing.T) {
-	n := 40
-	if testing.Short() {
-		n = 6
-	}
+	n := apitest.Rounds(40)
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	t.Logf("seed %d", seed)
@@ -296,12 +289,9 @@ func TestStoreFlippedBits(t *testing.T) {
 func TestStoreZeroedPages(t *testing.T) {
 	for _, clean := range []bool{true, false} {
 		whole := smallFile(t, 40, clean)
-		for page := 0; page < len(whole)/4096; page++ {
+		for page := 0; page < len(whole)/4096; page += apitest.Every(10) {
 			b := bytes.Clone(whole)
 			clear(b[page*4096 : (page+1)*4096])
-			if testing.Short() && page%5 != 0 {
-				continue
-			}
 			probe(t, fmt.Sprintf("page %d of %d zeroed", page, len(whole)/4096), writeDataFile(t, b))
 		}
 	}
@@ -555,7 +545,7 @@ func TestStoreCompactionGoesOnAfterACrash(t *testing.T) {
 	if err != nil || len(dead) != int(rev) {
 		t.Fatalf("%d dead of %d, %v", len(dead), rev, err)
 	}
-	if err := st.maintain(t.Context(), func(l *boltfile.Ledger) error { return up.deleteRecords(l, dead[:700]) }); err != nil {
+	if err := st.maintain(t.Context(), func(l *boltfile.WriteTx) error { return up.deleteRecords(l, dead[:700]) }); err != nil {
 		t.Fatal(err)
 	}
 	st.Close()

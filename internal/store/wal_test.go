@@ -20,6 +20,8 @@ import (
 	"testing"
 
 	"apilet/internal/store/boltfile"
+
+	"apilet/internal/apitest"
 )
 
 const powerSector = 512
@@ -191,7 +193,7 @@ func (d *cutDisk) read(st *Store) map[string]string {
 
 // attach comes between the log and the disk, once there is a log.
 func (d *cutDisk) attach() {
-	maintainTest(d.t, d.st, func(*boltfile.Ledger) error {
+	maintainTest(d.t, d.st, func(*boltfile.WriteTx) error {
 		w := d.st.File.Disk()
 		w.Write, w.Sync = d.write(w.Write), d.sync(&d.log, w.Sync)
 		w.WriteAtHead, w.SyncHead = d.write(w.WriteAtHead), d.sync(&d.log, w.SyncHead)
@@ -247,7 +249,7 @@ func TestPowerCutOfFileAndLog(t *testing.T) {
 	t.Parallel()
 	images, _ := strconv.Atoi(os.Getenv("APILET_POWER_IMAGES"))
 	if images == 0 {
-		images = 300
+		images = apitest.Rounds(500)
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -266,7 +268,7 @@ func TestPowerCutOfFileAndLog(t *testing.T) {
 			}
 		}
 	}
-	maintainTest(t, d.st, func(*boltfile.Ledger) error { return d.st.File.Settle() }) // nobody else looks any more
+	maintainTest(t, d.st, func(*boltfile.WriteTx) error { return d.st.File.WaitCheckpoint() }) // nobody else looks any more
 	d.mu.Lock()
 	d.rate = 0
 	d.mu.Unlock()
@@ -443,7 +445,7 @@ func TestCheckpointKeepsItsOrder(t *testing.T) {
 		defer mu.Unlock()
 		steps = append(steps, name)
 	}
-	maintainTest(t, st, func(*boltfile.Ledger) error {
+	maintainTest(t, st, func(*boltfile.WriteTx) error {
 		disk := st.File.Disk()
 		data, write, sync := disk.SyncData, disk.WriteAtHead, disk.SyncHead
 		disk.SyncData = func(high uint64, but boltfile.PageRun) error {
@@ -459,9 +461,9 @@ func TestCheckpointKeepsItsOrder(t *testing.T) {
 	})
 	for begun, i := 0, 0; begun < 3; i++ {
 		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/x/b%d", i), 0, strings.Repeat("b", 2000))
-		maintainTest(t, st, func(*boltfile.Ledger) error { begun = st.File.Checkpoints(); return errRefused })
+		maintainTest(t, st, func(*boltfile.WriteTx) error { begun = st.File.Checkpoints(); return errRefused })
 	}
-	maintainTest(t, st, func(*boltfile.Ledger) error { return st.File.Settle() })
+	maintainTest(t, st, func(*boltfile.WriteTx) error { return st.File.WaitCheckpoint() })
 	mu.Lock()
 	defer mu.Unlock()
 	one := []string{"pages", "head 0", "sync", "head 1", "sync"}
@@ -479,7 +481,7 @@ func TestRefusedChangesWriteNothing(t *testing.T) {
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
 	var written atomic.Int64
-	maintainTest(t, st, func(*boltfile.Ledger) error {
+	maintainTest(t, st, func(*boltfile.WriteTx) error {
 		write := st.File.Disk().Write
 		st.File.Disk().Write = func(b []byte, at int64) (int, error) { written.Add(1); return write(b, at) }
 		return errRefused
@@ -583,7 +585,7 @@ func TestRefusedCommitLeavesNoRecord(t *testing.T) {
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
 	w, refused, unsynced := st.File.Disk(), 0, false // unsynced: the record is taken back, and the disk may forget that
 	write, sync := w.Write, w.Sync
-	maintainTest(t, st, func(*boltfile.Ledger) error {
+	maintainTest(t, st, func(*boltfile.WriteTx) error {
 		w.Sync = func() error { unsynced = false; return sync() }
 		w.Write = func(b []byte, at int64) (int, error) {
 			if unsynced {
@@ -627,7 +629,7 @@ func TestLogWithoutRoomIsGoneAround(t *testing.T) {
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
 	without := 0
-	maintainTest(t, st, func(*boltfile.Ledger) error {
+	maintainTest(t, st, func(*boltfile.WriteTx) error {
 		write := st.File.Disk().Write
 		st.File.Disk().Write = func(b []byte, at int64) (int, error) {
 			if bytes.Count(b, []byte{0}) == len(b) { // what makes it longer
@@ -658,9 +660,9 @@ func TestFewPagesServeManyCommits(t *testing.T) {
 	turns, most := 0, 0
 	for i := range 600 {
 		rec = mustWrite(t, st, OpUpdate, rec.Key, rec.Rev, "a")
-		maintainTest(t, st, func(*boltfile.Ledger) error {
+		maintainTest(t, st, func(*boltfile.WriteTx) error {
 			turns = st.File.Checkpoints()
-			return errors.Join(st.File.Settle(), errRefused) // however slow the machine is
+			return errors.Join(st.File.WaitCheckpoint(), errRefused) // however slow the machine is
 		})
 		if i > 100 {
 			most = max(most, st.File.Db.Stats().PendingPageN)
@@ -686,9 +688,9 @@ func TestStartAfterAKillWalksThroughNoPages(t *testing.T) {
 	for range 400 {
 		rec = mustWrite(t, st, OpUpdate, rec.Key, rec.Rev, strings.Repeat("b", 400))
 		turns := 0
-		maintainTest(t, st, func(*boltfile.Ledger) error {
+		maintainTest(t, st, func(*boltfile.WriteTx) error {
 			turns = st.File.Checkpoints()
-			return errors.Join(st.File.Settle(), errRefused)
+			return errors.Join(st.File.WaitCheckpoint(), errRefused)
 		})
 		if turns == made {
 			continue
@@ -720,7 +722,7 @@ func TestDamageBeforeAReplay(t *testing.T) {
 		if i%3 == 0 {
 			mustWrite(t, st, OpDelete, rec.Key, rec.Rev, "")
 		}
-		maintainTest(t, st, func(*boltfile.Ledger) error { return errors.Join(st.File.Settle(), errRefused) }) // so that the next checkpoint is not late, and lists what is free
+		maintainTest(t, st, func(*boltfile.WriteTx) error { return errors.Join(st.File.WaitCheckpoint(), errRefused) }) // so that the next checkpoint is not late, and lists what is free
 	}
 	if verdict, err := boltfile.VetToWrite(copyOpen(t, st), func(*boltfile.Pages) error { return nil }); err != nil || !verdict.Clean || verdict.Log.Count() < 10 {
 		t.Fatalf("%+v, %v: all pages would be walked through, or nothing replayed", verdict, err)
@@ -774,7 +776,7 @@ func TestFailedSyncOfTheLogIsFatal(t *testing.T) {
 	}
 	defer st.Close()
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	maintainTest(t, st, func(*boltfile.Ledger) error {
+	maintainTest(t, st, func(*boltfile.WriteTx) error {
 		st.File.Disk().Sync = func() error { return syscall.EIO }
 		return errRefused
 	})

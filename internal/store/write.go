@@ -45,14 +45,14 @@ func (st *Store) commitOnce(ctx context.Context, c Change) (Record, error) {
 }
 
 // maintain runs job in the next transaction of the writer.
-func (st *Store) maintain(ctx context.Context, job func(*boltfile.Ledger) error) error {
+func (st *Store) maintain(ctx context.Context, job func(*boltfile.WriteTx) error) error {
 	return st.submit(ctx, &pendingWrite{job: job, answer: make(chan struct{}, 1)})
 }
 
-// WriterAnswers returns nil after the writer has processed an empty job. It serves as a liveness
+// PingWriter returns nil after the writer has processed an empty job. It serves as a liveness
 // check. An error that prevents writes to the file does not matter. While the writer is blocked in
-// a commit, WriterAnswers does not return, even if ctx ends.
-func (st *Store) WriterAnswers(ctx context.Context) error {
+// a commit, PingWriter does not return, even if ctx ends.
+func (st *Store) PingWriter(ctx context.Context) error {
 	err := st.submit(ctx, &pendingWrite{proof: true, answer: make(chan struct{}, 1)})
 	if errors.Is(err, errClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return fmt.Errorf("the writer of the data file does not answer: %w", err)
@@ -63,7 +63,7 @@ func (st *Store) WriterAnswers(ctx context.Context) error {
 // raiseCompact sets CompactRev to rev. It writes rev to the disk first, because a reader that finds
 // a deleted version must also see the new CompactRev.
 func (st *Store) raiseCompact(ctx context.Context, rev int64) error {
-	err := st.maintain(ctx, func(l *boltfile.Ledger) error { return l.PutMetaInt("compact", rev) })
+	err := st.maintain(ctx, func(l *boltfile.WriteTx) error { return l.PutMetaInt("compact", rev) })
 	if err == nil {
 		st.compactRev.Store(rev)
 	}
@@ -215,12 +215,12 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 	}
 	start, full := time.Now(), false
 	var s *stage
-	err := st.File.Update(func(l *boltfile.Ledger) (err error) {
+	err := st.File.Update(func(l *boltfile.WriteTx) (err error) {
 		clear(st.marks)
 		if s, err = newStageWith(l, st.marks); err != nil {
 			return err
 		}
-		s.table, s.ring, s.now, s.guard.Alone = &st.authors, &st.log, st.commitTime(), true
+		s.table, s.ring, s.now, s.guard.Exclusive = &st.authors, &st.log, st.commitTime(), true
 		s.last, s.several, s.sealing = st.mode.last, &st.shared, st.Opts.Sealing
 		s.allowance = st.measure(l.Tx)
 		full = s.full || s.spare < 0
@@ -270,10 +270,10 @@ func answer(batch []*pendingWrite, wake []chan struct{}) {
 	}
 }
 
-// tellOutcome calls Options.Outcome. It omits outcomes that do not show whether writing works: a
+// tellOutcome calls Options.OnBatch. It omits outcomes that do not show whether writing works: a
 // batch without any change, and a batch of deletes above the quota or below the reserve.
 func (st *Store) tellOutcome(batch []*pendingWrite, err error, full bool) {
-	if st.Opts.Outcome == nil {
+	if st.Opts.OnBatch == nil {
 		return
 	}
 	var refused error
@@ -284,16 +284,16 @@ func (st *Store) tellOutcome(batch []*pendingWrite, err error, full bool) {
 	}
 	switch {
 	case refused != nil:
-		st.Opts.Outcome(refused)
+		st.Opts.OnBatch(refused)
 	case err == nil && !full, errors.Is(err, ErrDiskFull), errors.Is(err, ErrFileLost):
-		st.Opts.Outcome(err)
+		st.Opts.OnBatch(err)
 	}
 }
 
 // A stage is the newest state within one write transaction. If it rejects a change because of
 // damage, it has not modified anything for that change.
 type stage struct {
-	*boltfile.Ledger
+	*boltfile.WriteTx
 	allowance
 	authorship
 	guard      *boltfile.Guard
@@ -307,21 +307,21 @@ type stage struct {
 	ring *eventLog
 
 	sealing *Sealing                        // nil means no encryption
-	last    func(json []byte) ([]byte, int) // Replica.Last
+	last    func(json []byte) ([]byte, int) // Replica.Tombstone
 	several *atomic.Bool                    // set if a revision has several records; may be nil
 }
 
-func newStage(l *boltfile.Ledger) (*stage, error) {
+func newStage(l *boltfile.WriteTx) (*stage, error) {
 	return newStageWith(l, map[uint64]boltfile.PageMark{})
 }
 
 // newStageWith is newStage with an empty map for its guard.
-func newStageWith(l *boltfile.Ledger, marks map[uint64]boltfile.PageMark) (*stage, error) {
+func newStageWith(l *boltfile.WriteTx, marks map[uint64]boltfile.PageMark) (*stage, error) {
 	g, err := l.Guard(marks)
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{Ledger: l, guard: g}
+	s := &stage{WriteTx: l, guard: g}
 	var missing error
 	s.revs, err = s.guard.Bucket(l, boltfile.InRev)
 	s.keys, missing = s.guard.Bucket(l, boltfile.InKeys)
@@ -340,8 +340,8 @@ func (s *stage) apply(e *pendingWrite) (err error) {
 		if err := s.guard.VetMeta(); err != nil {
 			return err
 		}
-		s.guard.Alone, s.depended = false, [2]dependency{}
-		return e.job(s.Ledger)
+		s.guard.Exclusive, s.depended = false, [2]dependency{}
+		return e.job(s.WriteTx)
 	}
 	if e.feed != nil {
 		return s.applyFeed(e.feed)
@@ -431,7 +431,7 @@ func (s *stage) checkCreate(e *pendingWrite) error {
 		case err != nil:
 			return err
 		case !made.live() || made.flags&flagDeleting != 0:
-			return ErrTypeEnding
+			return ErrTypeDeleting
 		}
 	}
 	switch {
@@ -577,7 +577,7 @@ func (s *stage) author(a Author, op ChangeOp, rev int64) (AuthorID, error) {
 	if a.Verb == "" {
 		a.Verb = [...]string{OpCreate: "create", OpUpdate: "update", OpDelete: "delete"}[op]
 	}
-	return s.number(s.Ledger, s.guard, a, rev)
+	return s.number(s.WriteTx, s.guard, a, rev)
 }
 
 // commitTime returns the time of a commit in milliseconds. It must be called by the writer only.

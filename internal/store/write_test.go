@@ -72,7 +72,7 @@ func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 			name := func(s string) string { return fmt.Sprint(s, turn) }
 			var wg sync.WaitGroup
 			wg.Go(func() { // one that takes long, so that the next is worth a wait, and two that come meanwhile
-				if err := st.maintain(t.Context(), func(*boltfile.Ledger) error { time.Sleep(held); return nil }); err != nil {
+				if err := st.maintain(t.Context(), func(*boltfile.WriteTx) error { time.Sleep(held); return nil }); err != nil {
 					t.Error(err)
 				}
 			})
@@ -109,7 +109,8 @@ func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 	})
 }
 
-// WriterAnswers changes nothing, answers also when nothing can be written, and does not return while the writer is stuck.
+// PingWriter changes nothing, answers also when nothing can be written, and does not return while
+// the writer is stuck.
 func TestWriterAnswers(t *testing.T) {
 	t.Parallel()
 	st := openTestStore(t, filepath.Join(t.TempDir(), "x.db"))
@@ -119,7 +120,7 @@ func TestWriterAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if err := st.WriterAnswers(t.Context()); err != nil {
+		if err := st.PingWriter(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -129,7 +130,7 @@ func TestWriterAnswers(t *testing.T) {
 	mustWrite(t, st, OpCreate, "//pods/x/b", 0, "")
 
 	stuck, free := make(chan struct{}), make(chan struct{})
-	go st.maintain(context.Background(), func(*boltfile.Ledger) error {
+	go st.maintain(context.Background(), func(*boltfile.WriteTx) error {
 		close(stuck)
 		<-free
 		return nil
@@ -137,23 +138,23 @@ func TestWriterAnswers(t *testing.T) {
 	<-stuck
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := st.WriterAnswers(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := st.PingWriter(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the writer is stuck, and the answer is %v", err)
 	}
 	close(free)
-	if err := st.WriterAnswers(t.Context()); err != nil {
+	if err := st.PingWriter(t.Context()); err != nil {
 		t.Error(err)
 	}
 	refusal := ErrDiskFull
 	st.File.Refusal.Store(&refusal)
-	if err := st.WriterAnswers(t.Context()); err != nil {
+	if err := st.PingWriter(t.Context()); err != nil {
 		t.Error("a file that cannot be written is no lack of life:", err)
 	}
 	st.File.Refusal.Store(nil)
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.WriterAnswers(t.Context()); err == nil {
+	if err := st.PingWriter(t.Context()); err == nil {
 		t.Error("a closed store answers")
 	}
 }

@@ -42,10 +42,10 @@ func Commands() []commandline.Command {
 	for i := range counts {
 		counts[i] = i + 1
 	}
-	return []commandline.Command{{Name: "torture", Args: "-- CONTROLLER [ARGS]", Counts: counts,
-		What: "test a controller by injecting a fault (crash, refusal, stale read) at each of its writes",
-		Groups: []commandline.FlagGroup{{Title: "What is played", Define: c.defineWorkload}, {Title: "How much", Define: c.defineAmount},
-			{Title: "What is told", Define: c.defineReport}},
+	return []commandline.Command{{Name: "torture", Args: "-- CONTROLLER [ARGS]", ArgCounts: counts,
+		Description: "test a controller by injecting a fault (crash, refusal, stale read) at each of its writes",
+		Groups: []commandline.FlagGroup{{Title: "Workload", Define: c.defineWorkload}, {Title: "Extent", Define: c.defineAmount},
+			{Title: "Reports", Define: c.defineReport}},
 		Run: c.run}}
 }
 
@@ -54,43 +54,43 @@ func repeated(to *[]string) func(string) error {
 }
 
 func (c *command) defineWorkload(f *flag.FlagSet) {
-	f.StringVar(&c.Objects, "objects", "", "the `file` of the workload: objects that are applied in order, and steps between them (quiet, wait, patch, delete)")
-	f.StringVar(&c.Script, "script", "", "a `command` for sh that is a user, behind --objects: it has KUBECONFIG, $APILET_SERVER, and $APILET_QUIET, which curl waits at")
+	f.StringVar(&c.Objects, "objects", "", "`file` with the workload: objects to apply in order, and steps between them (quiet, wait, patch, delete)")
+	f.StringVar(&c.Script, "script", "", "shell `command` to run as a user after --objects, with $KUBECONFIG, $APILET_SERVER, and $APILET_QUIET, a URL that responds when the controller is done")
 	f.StringVar(&c.Setup, "setup", "", "a `file` like --objects, applied before the controller starts: CRDs, namespaces, roles")
-	f.StringVar(&c.Base, "base", "", "a prepared data `file` that each run begins with: `apilet fork` makes one")
+	f.StringVar(&c.Base, "base", "", "a data `file` that each run copies at its start; `apilet fork` creates one")
 	f.StringVar(&c.Program, "apilet", "", "the `program` for the servers (default: this one)")
 	f.Func("server-flag", "a `flag` for the servers (--server-flag=--validate=false); may be repeated", repeated(&c.ServerFlags))
-	f.IntVar(&c.Replicas, "replicas", 1, "processes of the controller: with 2 and leader election a leader is paused and woken")
-	f.Func("ignore", "a resource (`PLURAL.GROUP`) that does not count, such as one whose status is a heartbeat; may be repeated. Events and Leases never do", repeated(&c.Ignored))
-	f.Func("never", "a `CEL` expression about oldObject and object, either null where there is none: no write of the controller may make it true; may be repeated", repeated(&c.Never))
+	f.IntVar(&c.Replicas, "replicas", 1, "number of controller processes; with 2 and leader election, leaders are also paused and resumed")
+	f.Func("ignore", "resource (`PLURAL.GROUP`) to ignore, such as one whose status is a heartbeat; may be repeated. Events and Leases are always ignored", repeated(&c.Ignored))
+	f.Func("never", "`CEL` expression about oldObject and object, which may be null, that no write of the controller may make true; may be repeated", repeated(&c.Never))
 }
 
 func (c *command) defineAmount(f *flag.FlagSet) {
 	f.IntVar(&c.Plain, "plain", 2, "baseline `runs` without faults")
-	f.IntVar(&c.Most, "plans", 200, "maximum number of `plans`; those that find most run first")
-	f.Func("without", "leave a `kind` of plans out: "+strings.Join(kinds, ", ")+"; may be repeated", func(text string) error {
+	f.IntVar(&c.Most, "plans", 200, "maximum number of `plans`; the most effective ones run first")
+	f.Func("without", "`kind` of plans to omit: "+strings.Join(kinds, ", ")+"; may be repeated", func(text string) error {
 		if !slices.Contains(kinds, text) {
-			return errors.New("there is no such kind")
+			return errors.New("no such kind")
 		}
 		c.Without = append(c.Without, text)
 		return nil
 	})
-	f.DurationVar(&c.Budget, "budget", 0, "begin no plan after this `time`; 0 is no limit")
-	f.BoolVar(&c.FailFast, "fail-fast", false, "begin no plan after one that went wrong")
-	f.IntVar(&c.Shrink, "shrink", 0, "make what went wrong smaller, in so many `tries` for each cause: with fewer objects of the workload, at an earlier point")
+	f.DurationVar(&c.Budget, "budget", 0, "start no plan after this `time`; 0 means no limit")
+	f.BoolVar(&c.FailFast, "fail-fast", false, "start no plan after the first failure")
+	f.IntVar(&c.Shrink, "shrink", 0, "number of `tries` to reduce a failure of each cause, with fewer objects or at an earlier point")
 	f.Uint64Var(&c.seed, "seed", 1, "random seed for the order of plans of equal rank")
-	f.IntVar(&c.Parallel, "parallel", runtime.NumCPU(), "parallel runs: write {port} in the controller's arguments where it needs a port of its own")
-	f.DurationVar(&c.Quiet, "quiet", 300*time.Millisecond, "the controller is done when for this `time` nothing was written")
-	f.DurationVar(&c.Stale, "stale", 400*time.Millisecond, "how long a restarted controller gets stale reads, unless it writes sooner")
-	f.DurationVar(&c.Patience, "patience", 10*time.Second, "how long to wait for a controller that is not done, or has not come to the right state")
+	f.IntVar(&c.Parallel, "parallel", runtime.NumCPU(), "number of parallel runs; {port} in the controller's arguments is replaced by a free port")
+	f.DurationVar(&c.Quiet, "quiet", 300*time.Millisecond, "`time` without writes after which the controller is done")
+	f.DurationVar(&c.Stale, "stale", 400*time.Millisecond, "time for which a restarted controller receives stale reads, unless it writes earlier")
+	f.DurationVar(&c.Patience, "patience", 10*time.Second, "time to wait until the controller is done and the state is correct")
 }
 
 func (c *command) defineReport(f *flag.FlagSet) {
-	f.StringVar(&c.out, "out", "", "`folder` for reports and replay files of failed plans")
+	f.StringVar(&c.out, "out", "", "`folder` for the reports and replay files of failed plans")
 	f.StringVar(&c.json, "json", "", "write the report as JSON to this `file`")
-	f.StringVar(&c.junit, "junit", "", "write the report as JUnit's XML to this `file`")
+	f.StringVar(&c.junit, "junit", "", "write the report as JUnit XML to this `file`")
 	f.StringVar(&c.replay, "replay", "", "replay the plan in this `file` of --out, with the same flags, and report the result")
-	f.BoolVar(&c.wait, "wait", false, "with --replay: hold the server at the point until Enter is pressed")
+	f.BoolVar(&c.wait, "wait", false, "with --replay: stop at the fault until Enter is pressed")
 }
 
 func (c *command) run(call commandline.Call) error {
@@ -123,10 +123,10 @@ func (c *command) run(call commandline.Call) error {
 // complete converts the flags and arguments to a configuration, and reads the plan to replay.
 func (c *command) complete(call commandline.Call) (only *Plan, err error) {
 	if c.Objects == "" && c.Script == "" {
-		return nil, errors.New("--objects names the workload, --script is one; both are missing")
+		return nil, errors.New("--objects or --script is required")
 	}
 	if c.wait && c.replay == "" {
-		return nil, errors.New("--wait goes with --replay")
+		return nil, errors.New("--wait requires --replay")
 	}
 	if c.Program == "" {
 		if c.Program, err = os.Executable(); err != nil {
@@ -143,7 +143,7 @@ func (c *command) complete(call commandline.Call) (only *Plan, err error) {
 	}
 	var again replay
 	if err := json.Unmarshal(text, &again); err != nil || !slices.Contains(kinds, again.Plan.Kind) {
-		return nil, fmt.Errorf("--replay: %s has no plan", c.replay)
+		return nil, fmt.Errorf("--replay: %s contains no plan", c.replay)
 	}
 	if c.wait {
 		c.Wait = func(at string) { waitForEnter(call.Errors, at) }

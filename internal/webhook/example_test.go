@@ -13,5 +13,5 @@ import (
 func ExampleHint() {
 	fmt.Println(webhook.Hint(syscall.ECONNREFUSED, &admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "shop", Name: "hooks"}}))
 	// Output:
-	// nobody listens at port 443 of Service shop/hooks. clientConfig.service.port says where a manager beside this server listens, by default 9443 (docs/webhooks.md)
+	// nobody listens at port 443 of Service shop/hooks. clientConfig.service.port says where a manager beside this server listens, by default 9443 (docs/warnings.md)
 }

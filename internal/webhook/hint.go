@@ -30,11 +30,11 @@ func Hint(err error, config *admissionv1.WebhookClientConfig) string {
 	switch name := s.Name + "." + s.Namespace + ".svc"; {
 	case errors.As(err, &nowhere):
 		return fmt.Sprintf("%s. A manager that runs beside this server is reached by `kubectl -n %s create service externalname %s --external-name=localhost` "+
-			"and its port in clientConfig.service.port (docs/webhooks.md)", nowhere.why, s.Namespace, s.Name)
+			"and its port in clientConfig.service.port (docs/warnings.md)", nowhere.why, s.Namespace, s.Name)
 	case errors.Is(err, syscall.ECONNREFUSED) && servicePort(s) == 443:
-		return fmt.Sprintf("nobody listens at port 443 of Service %s/%s. clientConfig.service.port says where a manager beside this server listens, by default 9443 (docs/webhooks.md)", s.Namespace, s.Name)
+		return fmt.Sprintf("nobody listens at port 443 of Service %s/%s. clientConfig.service.port says where a manager beside this server listens, by default 9443 (docs/warnings.md)", s.Namespace, s.Name)
 	case errors.As(err, &stranger) && len(config.CABundle) == 0:
-		return fmt.Sprintf("clientConfig.caBundle is empty. It has to have the certificate of who vouches for the webhook's own, which is for %s (docs/webhooks.md)", name)
+		return fmt.Sprintf("clientConfig.caBundle is empty. It has to have the certificate of who vouches for the webhook's own, which is for %s (docs/warnings.md)", name)
 	}
 	return ""
 }

@@ -121,7 +121,7 @@ func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, */*")
 	r.Header.Set("User-Agent", agent)
-	defer request.From(ctx).NoteHook(time.Now())
+	defer request.From(ctx).AddHookWait(time.Now())
 	response, err := c.client.Do(r)
 	if err != nil {
 		return nil, err
@@ -150,14 +150,14 @@ func (c *Client) Post(ctx context.Context, body []byte, most int) ([]byte, error
 func refusedCall(response *http.Response, body []byte) error {
 	var status metav1.Status
 	if json.Unmarshal(body, &status) == nil && status.Kind == "Status" && status.Status == metav1.StatusFailure {
-		status.Code = int32(apierror.ForeignCode(cmp.Or(int(status.Code), response.StatusCode)))
+		status.Code = int32(apierror.UpstreamCode(cmp.Or(int(status.Code), response.StatusCode)))
 		return apierrors.FromObject(&status)
 	}
 	message := "unknown"
 	if kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type")); err != nil || strings.HasPrefix(kind, "text/") {
 		message = strings.TrimSpace(string(body[:min(len(body), maxQuotedAnswer)]))
 	}
-	return apierrors.NewGenericServerResponse(apierror.ForeignCode(response.StatusCode), http.MethodPost, schema.GroupResource{}, "", message, 0, true)
+	return apierrors.NewGenericServerResponse(apierror.UpstreamCode(response.StatusCode), http.MethodPost, schema.GroupResource{}, "", message, 0, true)
 }
 
 // Close closes the idle connections.
@@ -246,7 +246,7 @@ func (b *ServiceResolver) resolve(namespace, name string, port int32) (string, e
 // Endpoints. any reports whether such objects exist.
 func (b *ServiceResolver) Endpoints(namespace, service, port string) (addresses []string, any bool, err error) {
 	slices := b.Types.Lookup("discovery.k8s.io", "v1", "endpointslices")
-	for rec, err := range b.Store.All(store.Span{Prefix: slices.KeyPrefix(namespace), Sound: true}) {
+	for rec, err := range b.Store.All(store.Span{Prefix: slices.KeyPrefix(namespace), SkipDamaged: true}) {
 		if err != nil {
 			return nil, any, err
 		}

@@ -203,7 +203,7 @@ func TestAuthoritiesOfBeforeSharing(t *testing.T) {
 	if text := c.shared(); !strings.Contains(text, "PRIVATE KEY") || strings.Contains(first.Log(), "WRN this server's authority") {
 		t.Errorf("%s\n%s", text, first.Log())
 	}
-	says(t, second.Log(), "this server's authority is not the one that the servers on this etcd share, and stays in use", "remove ca.crt and ca.key here")
+	says(t, second.Log(), "this server's CA differs from the one that the servers on this etcd share, and stays in use", "remove ca.crt and ca.key here")
 	if content(t, filepath.Join(second.folder(), "ca.crt")) != own || second.asked(second) != nil {
 		t.Error("its clients are locked out")
 	}

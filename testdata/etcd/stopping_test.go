@@ -82,7 +82,7 @@ func TestServersStopWithoutEtcd(t *testing.T) {
 				waiting.Launch()
 				defer waiting.Kill()
 				harness.Until(t, "it waits for etcd", func() error {
-					if !strings.Contains(waiting.Log(), "etcd does not answer; trying again") {
+					if !strings.Contains(waiting.Log(), "etcd does not respond; retrying") {
 						return fmt.Errorf("it says %s", waiting.Log())
 					}
 					return nil
@@ -93,7 +93,7 @@ func TestServersStopWithoutEtcd(t *testing.T) {
 				}
 				stopping.Wait()
 				text := waiting.ends(t, 0, syscall.SIGTERM)
-				says(t, text, "the server was told to stop before it served", "until the wait was ended")
+				says(t, text, "the server was stopped before it was ready", "until the wait was ended")
 				if strings.Contains(text, "1m0s") {
 					t.Errorf("it says\n%s", text)
 				}
@@ -204,7 +204,7 @@ func TestServersStopWithRequestsThatHang(t *testing.T) {
 			t.Parallel()
 			s := hangs(t)
 			if len(signals) == 1 {
-				says(t, s.ends(t, 0, signals...), "shutdown: closing the connections of requests that do not end", "connections=2", "waited=20s")
+				says(t, s.ends(t, 0, signals...), "shutdown: closing the connections of unfinished requests", "connections=2", "waited=20s")
 			} else {
 				_ = s.Process().Signal(signals[0])
 				harness.Until(t, "it is stopping", func() error {

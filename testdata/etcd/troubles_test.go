@@ -25,7 +25,7 @@ func check(s *server) (string, error) {
 }
 
 // filled counts how often a server has filled its replica from a snapshot.
-func (s *server) filled() int { return strings.Count(s.Log(), "the replica is filled") }
+func (s *server) filled() int { return strings.Count(s.Log(), "the replica of etcd is complete") }
 
 // A server that was killed goes on from its file, with its history; one that missed what etcd has compacted is filled anew.
 func TestRestarts(t *testing.T) {

@@ -138,7 +138,7 @@ func (c classes) find(ctx context.Context, prefix, name string, into any) (bool,
 
 // each calls see for all classes with the given prefix, sorted by name.
 func (c classes) each(prefix string, see func(class gjson.Result)) error {
-	for rec, err := range c.store.All(store.Span{Prefix: prefix, Sound: true}) {
+	for rec, err := range c.store.All(store.Span{Prefix: prefix, SkipDamaged: true}) {
 		if err != nil {
 			return err
 		}

@@ -160,7 +160,7 @@ func (l limitRanger) validateClaim(_ context.Context, a *admission.Attributes) e
 // forbidden returns a 403 error that contains all errors, or nil if there are none. Elements of
 // errs may be nil.
 func forbidden(a *admission.Attributes, errs []error) error {
-	if err := apierror.Joined(errs); err != nil {
+	if err := apierror.Join(errs); err != nil {
 		return a.Forbidden(err)
 	}
 	return nil

@@ -344,7 +344,7 @@ func (w *nodeWrite) claim() error {
 	}
 	if !equality.Semantic.DeepEqual(claim, old) {
 		return w.forbid("node %q is not allowed to update fields other than status.quantity and status.conditions: %v", w.node,
-			validation.Difference(old, claim))
+			validation.Diff(old, claim))
 	}
 	return nil
 }
@@ -411,7 +411,7 @@ func (w *nodeWrite) podCertificate(ctx context.Context) error {
 		return retrieving(err, "node", w.node)
 	}
 	if node.UID != spec.NodeUID {
-		return apierror.Unexplained(fmt.Sprintf("PodCertificateRequest for pod %q names node UID %q, inconsistent with the running node (%q)", podName, spec.NodeUID, node.UID))
+		return apierror.InternalWithoutReason(fmt.Sprintf("PodCertificateRequest for pod %q names node UID %q, inconsistent with the running node (%q)", podName, spec.NodeUID, node.UID))
 	}
 	var pod corev1.Pod
 	if err := w.read("pod", "//pods/"+podName, spec.PodName, &pod); err != nil {
@@ -420,7 +420,7 @@ func (w *nodeWrite) podCertificate(ctx context.Context) error {
 	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	switch {
 	case pod.UID != spec.PodUID:
-		return apierror.Unexplained(fmt.Sprintf("PodCertificateRequest for pod %q contains pod UID (%q) which differs from running pod %q", podName, spec.PodUID, pod.UID))
+		return apierror.InternalWithoutReason(fmt.Sprintf("PodCertificateRequest for pod %q contains pod UID (%q) which differs from running pod %q", podName, spec.PodUID, pod.UID))
 	case pod.Spec.NodeName != w.node:
 		return w.forbid("pod %q is not running on node %q named in the PodCertificateRequest", podName, w.node)
 	case mirror:
@@ -442,7 +442,7 @@ func (w *nodeWrite) podCertificateAccount(spec *certificatesv1.PodCertificateReq
 		return retrieving(err, "service account", accountName)
 	}
 	if account.UID != spec.ServiceAccountUID {
-		return apierror.Unexplained(fmt.Sprintf("PodCertificateRequest for pod %q names service account UID %q, which differs from the running service account (%q)",
+		return apierror.InternalWithoutReason(fmt.Sprintf("PodCertificateRequest for pod %q names service account UID %q, which differs from the running service account (%q)",
 			w.Namespace()+"/"+spec.PodName, spec.ServiceAccountUID, account.UID))
 	}
 	for i := range pod.Spec.Volumes {
@@ -466,7 +466,7 @@ func retrieving(err error, kind, name string) error {
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	return apierror.Unexplained(fmt.Sprintf("while retrieving %s %q named in the PodCertificateRequest: %v", kind, name, err))
+	return apierror.InternalWithoutReason(fmt.Sprintf("while retrieving %s %q named in the PodCertificateRequest: %v", kind, name, err))
 }
 
 func (w *nodeWrite) token(ctx context.Context) error {
@@ -529,7 +529,7 @@ func (w *nodeWrite) mounts(pod *corev1.Pod, audience string) (bool, error) {
 			errs = append(errs, err)
 		}
 	}
-	return false, apierror.Joined(errs)
+	return false, apierror.Join(errs)
 }
 
 // driverOf returns the name of the CSI driver of a volume, or "".

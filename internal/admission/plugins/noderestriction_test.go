@@ -34,8 +34,8 @@ type lateLog struct {
 func newLateLog(t *testing.T) *lateLog {
 	l := &lateLog{t: t}
 	replica := &store.Replica{Identity: "late", Newest: l.newest,
-		Share: func(_ context.Context, _ string, fresh []byte) ([]byte, error) { return fresh, nil },
-		Last:  func(doc []byte) ([]byte, int) { return doc, revisionAt(doc) }}
+		Share:     func(_ context.Context, _ string, fresh []byte) ([]byte, error) { return fresh, nil },
+		Tombstone: func(doc []byte) ([]byte, int) { return doc, revisionAt(doc) }}
 	st, err := store.Open(filepath.Join(t.TempDir(), "replica"), store.Options{Replica: replica, Fatal: func(err error) { t.Error(err) }})
 	if err != nil {
 		t.Fatal(err)

@@ -415,7 +415,7 @@ func (v *violation) String() string {
 func (p *podStandards) podsOf(ctx context.Context, namespace string) (pods []*corev1.Pod, total int, err error) {
 	var others []*corev1.Pod
 	seen := map[types.UID]bool{}
-	for rec, err := range p.store.All(store.Span{Prefix: "//pods/" + namespace + "/", Sound: true}) {
+	for rec, err := range p.store.All(store.Span{Prefix: "//pods/" + namespace + "/", SkipDamaged: true}) {
 		if err := cmp.Or(ctx.Err(), err); errors.Is(err, context.DeadlineExceeded) {
 			break
 		} else if err != nil {

@@ -11,24 +11,24 @@ import (
 
 // Policies returns the rows for MutatingAdmissionPolicy and ValidatingAdmissionPolicy.
 func Policies(p *policy.Policies) (mutating, validating admission.Plugin) {
-	mutating = admission.Plugin{Idle: func() bool { return !p.Mutating() }, Admit: func(ctx context.Context, a *admission.Attributes) error {
+	mutating = admission.Plugin{Idle: func() bool { return !p.HasMutating() }, Admit: func(ctx context.Context, a *admission.Attributes) error {
 		w := writeOf(a)
 		if w == nil {
 			return nil
 		}
-		rounds, _ := a.Policies.(*policy.Rounds)
+		rounds, _ := a.Policies.(*policy.ReinvocationState)
 		if rounds == nil {
-			rounds = &policy.Rounds{}
+			rounds = &policy.ReinvocationState{}
 			a.Policies = rounds
 		}
 		changed, err := p.Mutate(ctx, w, rounds)
 		if changed {
 			a.Object = w.Object
-			a.Changed()
+			a.MarkChanged()
 		}
 		return err
 	}}
-	validating = admission.Plugin{Idle: func() bool { return !p.Validating() }, Validate: func(ctx context.Context, a *admission.Attributes) error {
+	validating = admission.Plugin{Idle: func() bool { return !p.HasValidating() }, Validate: func(ctx context.Context, a *admission.Attributes) error {
 		w := writeOf(a)
 		if w == nil {
 			return nil
@@ -40,7 +40,7 @@ func Policies(p *policy.Policies) (mutating, validating admission.Plugin) {
 
 // writeOf returns the write in the form that policies use, or nil if no client requested it.
 func writeOf(a *admission.Attributes) *policy.Write {
-	if !a.Own() {
+	if !a.FromClient() {
 		return nil
 	}
 	w := &policy.Write{Resource: a.Resource, Subresource: a.Subresource, Operation: a.Operation, Name: a.Name(), Namespace: a.Request.Info.Namespace,

@@ -27,10 +27,10 @@ import (
 type Config struct {
 	Store *store.Store     // for look-ups of other objects
 	Types *scheme.Registry // resolves the kinds of owners
-	// May is the authorizer.
-	May      func(u request.User, info request.Info) (allowed bool, reason string)
-	Webhooks *admission.Webhooks // implements the two webhook plug-ins
-	Clock    func() time.Time    // used for rate limits; nil means time.Now
+	// Authorize is the authorizer.
+	Authorize func(u request.User, info request.Info) (allowed bool, reason string)
+	Webhooks  *admission.Webhooks // implements the two webhook plug-ins
+	Clock     func() time.Time    // used for rate limits; nil means time.Now
 
 	// CreateNamespace creates a namespace on behalf of the server itself.
 	CreateNamespace func(ctx context.Context, name string) error
@@ -39,7 +39,7 @@ type Config struct {
 
 	Tolerations TolerationSeconds
 
-	PodChecked func(PodCheck) // called with each result of PodSecurity; may be nil
+	OnPodCheck func(PodCheck) // called with each result of PodSecurity; may be nil
 
 	// A kube-controller-manager runs and removes finalizers.
 	ControllerManager bool
@@ -68,61 +68,61 @@ var (
 
 // Table returns all plug-ins in the order of kube-apiserver.
 func Table(c Config) []admission.Plugin {
-	owners, provider := ownership{c.May, c.Types}, provider{c.Store, c.CreateNamespace}
-	classes, signers, limits, accounts := classes{c.Store}, signers{c.May}, limitRanger{c.Store}, accounts{c.Store}
+	owners, provider := ownership{c.Authorize, c.Types}, provider{c.Store, c.CreateNamespace}
+	classes, signers, limits, accounts := classes{c.Store}, signers{c.Authorize}, limitRanger{c.Store}, accounts{c.Store}
 	selectors := nodeSelectors{c.Store, c.Configuration.nodeSelectors}
 	tolerated := tolerations{c.Store, c.Configuration.tolerations}
-	nodes, standards := nodes{c.Store}, newPodStandards(c.Store, c.Configuration.podSecurity, c.PodChecked)
+	nodes, standards := nodes{c.Store}, newPodStandards(c.Store, c.Configuration.podSecurity, c.OnPodCheck)
 	return []admission.Plugin{
 		{Name: "AlwaysAdmit"},
 		{Name: "NamespaceAutoProvision", Operations: creates, Admit: provider.admit},
-		{Name: "NamespaceLifecycle", On: true, Operations: creates, Admit: namespaces{c.Store}.admit, Attends: true},
+		{Name: "NamespaceLifecycle", EnabledByDefault: true, Operations: creates, Admit: namespaces{c.Store}.admit, OnlyWithOthers: true},
 		{Name: "NamespaceExists"}, // the store rejects writes to missing namespaces
-		{Name: "LimitPodHardAntiAffinityTopology", Of: pods, Operations: writes, Validate: limitTopology},
-		{Name: "LimitRanger", On: true, Of: pods, Operations: creates, Admit: limits.admit, Validate: limits.validatePod},
-		{Name: "LimitRanger", On: true, Of: []string{"pods/resize"}, Operations: updates, Admit: limits.admit, Validate: limits.validatePod},
-		{Name: "LimitRanger", On: true, Of: claims, Operations: writes, Validate: limits.validateClaim},
-		{Name: "ServiceAccount", On: true, Of: pods, Operations: creates, Admit: accounts.admit, Validate: accounts.validate},
-		{Name: "ServiceAccount", On: true, Of: []string{"pods/ephemeralcontainers"}, Operations: updates, Validate: accounts.validateEphemeral},
-		{Name: "NodeRestriction", Of: restrictedToNodes, Admit: restriction{c.Store, c.May}.admit},
-		{Name: "TaintNodesByCondition", On: true, Of: []string{"nodes"}, Operations: creates, Admit: taintNew},
-		{Name: "AlwaysPullImages", Of: pods, Operations: writes, Admit: pullAlways, Validate: validatePull},
+		{Name: "LimitPodHardAntiAffinityTopology", Resources: pods, Operations: writes, Validate: limitTopology},
+		{Name: "LimitRanger", EnabledByDefault: true, Resources: pods, Operations: creates, Admit: limits.admit, Validate: limits.validatePod},
+		{Name: "LimitRanger", EnabledByDefault: true, Resources: []string{"pods/resize"}, Operations: updates, Admit: limits.admit, Validate: limits.validatePod},
+		{Name: "LimitRanger", EnabledByDefault: true, Resources: claims, Operations: writes, Validate: limits.validateClaim},
+		{Name: "ServiceAccount", EnabledByDefault: true, Resources: pods, Operations: creates, Admit: accounts.admit, Validate: accounts.validate},
+		{Name: "ServiceAccount", EnabledByDefault: true, Resources: []string{"pods/ephemeralcontainers"}, Operations: updates, Validate: accounts.validateEphemeral},
+		{Name: "NodeRestriction", Resources: restrictedToNodes, Admit: restriction{c.Store, c.Authorize}.admit},
+		{Name: "TaintNodesByCondition", EnabledByDefault: true, Resources: []string{"nodes"}, Operations: creates, Admit: taintNew},
+		{Name: "AlwaysPullImages", Resources: pods, Operations: writes, Admit: pullAlways, Validate: validatePull},
 		{Name: "ImagePolicyWebhook"},
-		{Name: "PodSecurity", On: true, Of: []string{"pods", "pods/ephemeralcontainers", "pods/resize"}, Operations: writes, Validate: standards.validatePod},
-		{Name: "PodSecurity", On: true, Of: podTemplates, Operations: writes, Validate: standards.validateTemplate},
-		{Name: "PodSecurity", On: true, Of: []string{"namespaces"}, Operations: writes, Validate: standards.validateNamespace},
-		{Name: "PodNodeSelector", Of: pods, Operations: creates, Admit: selectors.admit, Validate: selectors.validate},
-		{Name: "Priority", On: true, Of: pods, Operations: writes, Admit: classes.admitPriority},
-		{Name: "Priority", On: true, Of: []string{"priorityclasses.scheduling.k8s.io"}, Operations: writes, Validate: classes.validatePriority},
-		{Name: "DefaultTolerationSeconds", On: true, Of: pods, Operations: writes, Admit: c.Tolerations.admit},
-		{Name: "PodTolerationRestriction", Of: pods, Operations: writes, Admit: tolerated.admit, Validate: tolerated.validate},
-		{Name: "EventRateLimit", Of: []string{"events"}, Operations: writes, Validate: newEventLimiter(c.Configuration.eventLimits, c.Clock).validate},
-		{Name: "ExtendedResourceToleration", Of: pods, Operations: writes, Admit: tolerateExtended},
-		{Name: "DefaultStorageClass", On: true, Of: claims, Operations: creates, Admit: classes.admitStorage},
+		{Name: "PodSecurity", EnabledByDefault: true, Resources: []string{"pods", "pods/ephemeralcontainers", "pods/resize"}, Operations: writes, Validate: standards.validatePod},
+		{Name: "PodSecurity", EnabledByDefault: true, Resources: podTemplates, Operations: writes, Validate: standards.validateTemplate},
+		{Name: "PodSecurity", EnabledByDefault: true, Resources: []string{"namespaces"}, Operations: writes, Validate: standards.validateNamespace},
+		{Name: "PodNodeSelector", Resources: pods, Operations: creates, Admit: selectors.admit, Validate: selectors.validate},
+		{Name: "Priority", EnabledByDefault: true, Resources: pods, Operations: writes, Admit: classes.admitPriority},
+		{Name: "Priority", EnabledByDefault: true, Resources: []string{"priorityclasses.scheduling.k8s.io"}, Operations: writes, Validate: classes.validatePriority},
+		{Name: "DefaultTolerationSeconds", EnabledByDefault: true, Resources: pods, Operations: writes, Admit: c.Tolerations.admit},
+		{Name: "PodTolerationRestriction", Resources: pods, Operations: writes, Admit: tolerated.admit, Validate: tolerated.validate},
+		{Name: "EventRateLimit", Resources: []string{"events"}, Operations: writes, Validate: newEventLimiter(c.Configuration.eventLimits, c.Clock).validate},
+		{Name: "ExtendedResourceToleration", Resources: pods, Operations: writes, Admit: tolerateExtended},
+		{Name: "DefaultStorageClass", EnabledByDefault: true, Resources: claims, Operations: creates, Admit: classes.admitStorage},
 		// In kube-apiserver, this plug-in is enabled by default.
-		{Name: "StorageObjectInUseProtection", On: c.ControllerManager, Of: protectedResources, Operations: creates, Admit: protectInUse},
-		{Name: "PodGroupProtection", On: true},
+		{Name: "StorageObjectInUseProtection", EnabledByDefault: c.ControllerManager, Resources: protectedResources, Operations: creates, Admit: protectInUse},
+		{Name: "PodGroupProtection", EnabledByDefault: true},
 		{Name: "OwnerReferencesPermissionEnforcement", Operations: writes, Validate: owners.validate},
-		{Name: "PersistentVolumeClaimResize", On: true, Of: claims, Operations: updates, Validate: classes.validateResize},
-		{Name: "RuntimeClass", On: true, Of: pods, Operations: creates, Admit: classes.admitRuntime, Validate: classes.validateRuntime},
-		{Name: "CertificateApproval", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io/approval"}, Operations: updates, Validate: signers.approval},
-		{Name: "CertificateSigning", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io/status"}, Operations: updates, Validate: signers.signing},
-		{Name: "CertificateSigning", On: true, Of: []string{"podcertificaterequests.certificates.k8s.io/status"}, Operations: updates, Validate: signers.podSigning},
-		{Name: "ClusterTrustBundleAttest", On: true, Of: []string{"clustertrustbundles.certificates.k8s.io"}, Operations: writes, Validate: signers.attest},
-		{Name: "CertificateSubjectRestriction", On: true, Of: []string{"certificatesigningrequests.certificates.k8s.io"}, Operations: creates, Validate: subject},
-		{Name: "DefaultIngressClass", On: true, Of: []string{"ingresses.networking.k8s.io"}, Operations: creates, Admit: classes.admitIngress},
-		{Name: "DenyServiceExternalIPs", Of: []string{"services"}, Operations: writes, Validate: denyExternalIPs},
-		{Name: "PodTopologyLabels", On: true, Of: pods, Operations: creates, Admit: nodes.labelPod},
-		{Name: "PodTopologyLabels", On: true, Of: []string{"pods/binding"}, Operations: creates, Admit: nodes.labelBinding},
-		{Name: "NodeDeclaredFeatureValidator", On: true},
-		{Name: "PodResizeValidator", On: true, Of: []string{"pods/resize"}, Operations: updates, Validate: nodes.validateResize},
+		{Name: "PersistentVolumeClaimResize", EnabledByDefault: true, Resources: claims, Operations: updates, Validate: classes.validateResize},
+		{Name: "RuntimeClass", EnabledByDefault: true, Resources: pods, Operations: creates, Admit: classes.admitRuntime, Validate: classes.validateRuntime},
+		{Name: "CertificateApproval", EnabledByDefault: true, Resources: []string{"certificatesigningrequests.certificates.k8s.io/approval"}, Operations: updates, Validate: signers.approval},
+		{Name: "CertificateSigning", EnabledByDefault: true, Resources: []string{"certificatesigningrequests.certificates.k8s.io/status"}, Operations: updates, Validate: signers.signing},
+		{Name: "CertificateSigning", EnabledByDefault: true, Resources: []string{"podcertificaterequests.certificates.k8s.io/status"}, Operations: updates, Validate: signers.podSigning},
+		{Name: "ClusterTrustBundleAttest", EnabledByDefault: true, Resources: []string{"clustertrustbundles.certificates.k8s.io"}, Operations: writes, Validate: signers.attest},
+		{Name: "CertificateSubjectRestriction", EnabledByDefault: true, Resources: []string{"certificatesigningrequests.certificates.k8s.io"}, Operations: creates, Validate: subject},
+		{Name: "DefaultIngressClass", EnabledByDefault: true, Resources: []string{"ingresses.networking.k8s.io"}, Operations: creates, Admit: classes.admitIngress},
+		{Name: "DenyServiceExternalIPs", Resources: []string{"services"}, Operations: writes, Validate: denyExternalIPs},
+		{Name: "PodTopologyLabels", EnabledByDefault: true, Resources: pods, Operations: creates, Admit: nodes.labelPod},
+		{Name: "PodTopologyLabels", EnabledByDefault: true, Resources: []string{"pods/binding"}, Operations: creates, Admit: nodes.labelBinding},
+		{Name: "NodeDeclaredFeatureValidator", EnabledByDefault: true},
+		{Name: "PodResizeValidator", EnabledByDefault: true, Resources: []string{"pods/resize"}, Operations: updates, Validate: nodes.validateResize},
 
-		{Name: "MutatingAdmissionPolicy", On: true, Admit: c.MutatingPolicy.Admit, Idle: c.MutatingPolicy.Idle},
-		{Name: "MutatingAdmissionWebhook", On: true, Admit: c.Webhooks.Mutate, Idle: c.Webhooks.Idle},
-		{Name: "ValidatingAdmissionPolicy", On: true, Validate: c.ValidatingPolicy.Validate, Idle: c.ValidatingPolicy.Idle},
-		{Name: "ValidatingAdmissionWebhook", On: true, Validate: c.Webhooks.Validate, Idle: c.Webhooks.Idle},
+		{Name: "MutatingAdmissionPolicy", EnabledByDefault: true, Admit: c.MutatingPolicy.Admit, Idle: c.MutatingPolicy.Idle},
+		{Name: "MutatingAdmissionWebhook", EnabledByDefault: true, Admit: c.Webhooks.Mutate, Idle: c.Webhooks.Idle},
+		{Name: "ValidatingAdmissionPolicy", EnabledByDefault: true, Validate: c.ValidatingPolicy.Validate, Idle: c.ValidatingPolicy.Idle},
+		{Name: "ValidatingAdmissionWebhook", EnabledByDefault: true, Validate: c.Webhooks.Validate, Idle: c.Webhooks.Idle},
 		// This plug-in runs after the chain, because a charge must be released if the commit fails.
-		{Name: "ResourceQuota", On: true},
+		{Name: "ResourceQuota", EnabledByDefault: true},
 		{Name: "AlwaysDeny", Admit: denyAll, Validate: denyAll},
 	}
 }
@@ -137,7 +137,7 @@ func Select(table []admission.Plugin, enable, disable []string) (on map[string]b
 	on = map[string]bool{}
 	known := map[string]bool{}
 	for _, p := range table {
-		known[p.Name], on[p.Name] = true, p.On
+		known[p.Name], on[p.Name] = true, p.EnabledByDefault
 	}
 	for _, name := range disable {
 		if !known[name] {

@@ -21,7 +21,7 @@ func TestPluginsAreInKubernetesOrder(t *testing.T) {
 	var got []string
 	for _, p := range Table(Config{}) {
 		name := p.Name
-		if p.On || name == "StorageObjectInUseProtection" { // off here: only kube-controller-manager takes its finalizers away
+		if p.EnabledByDefault || name == "StorageObjectInUseProtection" { // off here: only kube-controller-manager takes its finalizers away
 			name += "*"
 		}
 		if !slices.Contains(got, name) {
@@ -74,7 +74,7 @@ func TestFlagsChoosePlugins(t *testing.T) {
 // concern all.
 func TestTableWantsOnlyWhatItNames(t *testing.T) {
 	for _, p := range Table(Config{Webhooks: &admission.Webhooks{}}) {
-		if p.On && (p.Admit != nil || p.Validate != nil) && len(p.Of) == 0 && p.Idle == nil && !p.Attends {
+		if p.EnabledByDefault && (p.Admit != nil || p.Validate != nil) && len(p.Resources) == 0 && p.Idle == nil && !p.OnlyWithOthers {
 			t.Errorf("%s has something to say to every write", p.Name)
 		}
 	}

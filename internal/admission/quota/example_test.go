@@ -44,7 +44,7 @@ func ExampleQuotas_Charge() {
 	if err != nil {
 		fmt.Println(err)
 	}
-	quotas.Committed(rows, rec) // from here on it holds
+	quotas.OnCommit(rows, rec) // from here on it holds
 	maps := types.Lookup("", "v1", "configmaps")
 	for _, name := range []string{"a", "b", "c"} {
 		obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}

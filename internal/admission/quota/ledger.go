@@ -354,7 +354,7 @@ func (c *count) settleLocked(l *ledger) {
 
 // weighLocked promises a write its usage under all limits, or returns the reason for the
 // rejection.
-func (l *ledger) weighLocked(q *Quotas, w *Write) (*Promise, error) {
+func (l *ledger) weighLocked(q *Quotas, w *Write) (*Reservation, error) {
 	t := l.tracked[w.Resource.Base]
 	if t == nil {
 		return nil, nil
@@ -363,7 +363,7 @@ func (l *ledger) weighLocked(q *Quotas, w *Write) (*Promise, error) {
 	if err := t.checkLimits(w, now); err != nil {
 		return nil, err
 	}
-	p := &Promise{quotas: q, ledger: l}
+	p := &Reservation{quotas: q, ledger: l}
 	for _, c := range t.limits {
 		if taken := t.grows(c, w, now); len(taken) > 0 {
 			p.parts = append(p.parts, part{c.limit, taken})

@@ -27,7 +27,7 @@
 // used and the 14 are rejected.
 //
 // If several servers share the objects, a charged write also writes the new status of the quotas
-// ([Promise.With]). shared.go explains why.
+// ([Reservation.StatusChanges]). shared.go explains why.
 //
 // For a namespace without a quota, a write only needs a single map look-up. The ledger is removed
 // when the last quota of the namespace is deleted.
@@ -87,7 +87,7 @@ func New(st *store.Store, types *scheme.Registry) (*Quotas, error) {
 	q.refreshLocked()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for rec, err := range st.All(store.Span{Prefix: quotaBase, Sound: true}) {
+	for rec, err := range st.All(store.Span{Prefix: quotaBase, SkipDamaged: true}) {
 		if err != nil {
 			return q, err
 		}
@@ -138,7 +138,7 @@ func (q *Quotas) ledgerOf(namespace string) *ledger {
 
 // Charge reserves the usage of a write, or rejects the write. The caller must release the promise
 // after the write has been committed or has failed. A nil promise needs no release.
-func (q *Quotas) Charge(ctx context.Context, w Write) (*Promise, error) {
+func (q *Quotas) Charge(ctx context.Context, w Write) (*Reservation, error) {
 	if q == nil || q.namespaces.Load() == 0 || !w.Resource.Namespaced || q.ledgerOf(w.Object.GetNamespace()) == nil {
 		return nil, nil
 	}
@@ -151,7 +151,7 @@ func (q *Quotas) Charge(ctx context.Context, w Write) (*Promise, error) {
 	return p, err
 }
 
-func (q *Quotas) charge(ctx context.Context, w *Write) (*Promise, error) {
+func (q *Quotas) charge(ctx context.Context, w *Write) (*Reservation, error) {
 	if !w.handled() {
 		return nil, nil
 	}
@@ -203,8 +203,8 @@ func outOfTime(ctx context.Context, err error) error {
 
 // ---- Promises ----
 
-// A Promise reserves the usage of a pending write.
-type Promise struct {
+// A Reservation reserves the usage of a pending write.
+type Reservation struct {
 	quotas *Quotas
 	ledger *ledger // nil after Release
 	parts  []part
@@ -219,7 +219,7 @@ type part struct {
 
 // Release ends a promise. The usage of a committed write is now counted, and the amount for a
 // failed write is available again. Release of a nil promise does nothing.
-func (p *Promise) Release() {
+func (p *Reservation) Release() {
 	if p == nil || p.ledger == nil {
 		return
 	}
@@ -239,9 +239,9 @@ func (p *Promise) Release() {
 
 // ---- Which namespaces have quotas ----
 
-// Committed processes a write to a quota before the write is answered, so that a client that has
+// OnCommit processes a write to a quota before the write is answered, so that a client that has
 // created a quota can rely on it.
-func (q *Quotas) Committed(res *scheme.Resource, rec *store.Record) {
+func (q *Quotas) OnCommit(res *scheme.Resource, rec *store.Record) {
 	if q == nil || res.Base != quotaBase {
 		return
 	}
@@ -397,7 +397,7 @@ func (q *Quotas) announce() {
 // skipped.
 func (q *Quotas) limitsOf(namespace string) (limits []*limit, err error) {
 	res := q.quotas()
-	err = q.each(context.Background(), store.Span{Prefix: res.KeyPrefix(namespace), Sound: true}, func(rec *store.Record) {
+	err = q.each(context.Background(), store.Span{Prefix: res.KeyPrefix(namespace), SkipDamaged: true}, func(rec *store.Record) {
 		if obj, err := res.DecodeStored(rec.JSON); err == nil {
 			limits = append(limits, newLimit(obj.(*corev1.ResourceQuota), rec.Rev))
 		}
@@ -420,7 +420,7 @@ func (q *Quotas) each(ctx context.Context, at store.Span, visit func(*store.Reco
 
 // drainLocked reads the log to its end. If the log has been compacted, the ledgers are recomputed.
 func (q *Quotas) drainLocked() {
-	if len(q.ledgers) == 0 || !q.log.Behind() {
+	if len(q.ledgers) == 0 || !q.log.HasNext() {
 		return
 	}
 	var touched []string // namespaces whose quotas have changed
@@ -500,7 +500,7 @@ func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
 	count := newCount(limits, tracked)
 	var err error
 	for base := range tracked {
-		if err = q.each(ctx, store.Span{Prefix: base + l.namespace + "/", Rev: at, Sound: true}, count.see); err != nil {
+		if err = q.each(ctx, store.Span{Prefix: base + l.namespace + "/", Rev: at, SkipDamaged: true}, count.see); err != nil {
 			break
 		}
 	}

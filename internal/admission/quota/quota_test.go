@@ -81,7 +81,7 @@ func (b *bench) write(obj, old scheme.Object, rev int64) (int64, error) {
 	}
 	rec, err := b.st.Commit(context.Background(), c)
 	if err == nil {
-		b.quotas.Committed(res, &rec)
+		b.quotas.OnCommit(res, &rec)
 	}
 	return rec.Rev, err
 }
@@ -102,7 +102,7 @@ func (b *bench) remove(obj scheme.Object) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.quotas.Committed(res, &rec)
+	b.quotas.OnCommit(res, &rec)
 }
 
 // limit makes a quota.

@@ -42,13 +42,13 @@ import (
 const together = 100
 
 // Shared reports whether the promised write has to be committed together with the changes from
-// With. It returns false for a nil promise.
-func (p *Promise) Shared() bool { return p != nil && p.quotas.shared }
+// StatusChanges. It returns false for a nil promise.
+func (p *Reservation) Shared() bool { return p != nil && p.quotas.shared }
 
-// With returns the status changes that must be committed in the same revision as the promised
-// write, or an error if there is no room any more. It may be called again. Until Release, this
-// server charges no other write to the namespace.
-func (p *Promise) With(ctx context.Context, save Save) ([]store.Change, error) {
+// StatusChanges returns the status changes that must be committed in the same revision as the
+// promised write, or an error if there is no room any more. It may be called again. Until Release,
+// this server charges no other write to the namespace.
+func (p *Reservation) StatusChanges(ctx context.Context, save SaveFunc) ([]store.Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for confirmed := false; p.ledger != nil; {
@@ -102,7 +102,7 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // takeTurn waits until this server charges no other write to the namespace.
-func (p *Promise) takeTurn(ctx context.Context) error {
+func (p *Reservation) takeTurn(ctx context.Context) error {
 	if p.turn {
 		return ctx.Err()
 	}
@@ -116,7 +116,7 @@ func (p *Promise) takeTurn(ctx context.Context) error {
 }
 
 // renew charges the write again after the quotas have changed. There may be none left.
-func (p *Promise) renew(ctx context.Context) error {
+func (p *Reservation) renew(ctx context.Context) error {
 	write := p.write
 	p.Release()
 	fresh, err := p.quotas.charge(ctx, write)
@@ -127,8 +127,8 @@ func (p *Promise) renew(ctx context.Context) error {
 	return err
 }
 
-// statuses computes the changes for With. bare is a status that must be completed first.
-func (p *Promise) statuses() (changes []store.Change, bare *account, err error) {
+// statuses computes the changes for StatusChanges. bare is a status that must be completed first.
+func (p *Reservation) statuses() (changes []store.Change, bare *account, err error) {
 	q, l := p.quotas, p.ledger
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -23,17 +23,17 @@ const (
 	statusRetry = time.Second            // after a failed round
 )
 
-// Save updates a stored quota. It reads the quota, calls change, and writes the quota if it has
+// SaveFunc updates a stored quota. It reads the quota, calls change, and writes the quota if it has
 // changed.
-type Save func(ctx context.Context, namespace, name string, change func(*corev1.ResourceQuota)) error
+type SaveFunc func(ctx context.Context, namespace, name string, change func(*corev1.ResourceQuota)) error
 
 // Run updates the fields status.hard and status.used of all quotas until ctx is done. It calls
 // report with the result of each round.
-func (q *Quotas) Run(ctx context.Context, save Save, report func(error)) {
+func (q *Quotas) Run(ctx context.Context, save SaveFunc, report func(error)) {
 	for ctx.Err() == nil {
 		var wake <-chan struct{}
 		if q.namespaces.Load() > 0 {
-			wake = q.store.Wake(store.Everything)
+			wake = q.store.WakeChannel(store.Everything)
 		}
 		pause := statusPause
 		next, err := q.round(ctx, save)
@@ -87,7 +87,7 @@ func (q *Quotas) accountLocked(l *ledger, lim *limit) account {
 }
 
 // round writes the changed statuses. It returns the time at which the next pod ceases to count.
-func (q *Quotas) round(ctx context.Context, save Save) (next time.Time, err error) {
+func (q *Quotas) round(ctx context.Context, save SaveFunc) (next time.Time, err error) {
 	accounts, next, err := q.unsaved(ctx)
 	errs := []error{err}
 	for i := range accounts {

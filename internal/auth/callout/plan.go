@@ -25,7 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver/validation"
 	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
 
-	"apilet/internal/auth/memory"
+	"apilet/internal/auth/ttlcache"
 	"apilet/internal/bounded"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/request"
@@ -98,7 +98,7 @@ func decodePlan(data []byte) (*apiserver.AuthorizationConfiguration, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return &apiserver.AuthorizationConfiguration{}, nil
 	}
-	decoded, _, err := bounded.Configuration(data, apiserver.AddToScheme, apiserverv1.AddToScheme, apiserverv1beta1.AddToScheme)
+	decoded, _, err := bounded.DecodeConfiguration(data, apiserver.AddToScheme, apiserverv1.AddToScheme, apiserverv1beta1.AddToScheme)
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +115,8 @@ type HookFlags struct {
 	AllowedTTL, UnallowedTTL time.Duration
 }
 
-// PlanOf returns the plan for --authorization-mode and the webhook flags.
-func PlanOf(modes []string, hook HookFlags) (*Plan, error) {
+// NewPlan returns the plan for --authorization-mode and the webhook flags.
+func NewPlan(modes []string, hook HookFlags) (*Plan, error) {
 	config := &apiserver.AuthorizationConfiguration{}
 	for _, mode := range modes {
 		one := apiserver.AuthorizerConfiguration{Type: apiserver.AuthorizerType(mode), Name: strings.ToLower(mode)}
@@ -164,11 +164,11 @@ type Authorizer struct {
 	client  *kubeconfig.Client
 	matcher *authorizationcel.CELMatcher // nil if the webhook is called for all requests
 	onError Verdict
-	cache   memory.Of[authorizationv1.SubjectAccessReviewStatus]
+	cache   ttlcache.Cache[authorizationv1.SubjectAccessReviewStatus]
 }
 
 func newAuthorizer(compiler authorizationcel.Compiler, one apiserver.AuthorizerConfiguration) (*Authorizer, error) {
-	a := &Authorizer{name: one.Name, config: *one.Webhook, cache: memory.Of[authorizationv1.SubjectAccessReviewStatus]{Most: cachedMost}}
+	a := &Authorizer{name: one.Name, config: *one.Webhook, cache: ttlcache.Cache[authorizationv1.SubjectAccessReviewStatus]{MaxEntries: cachedMost}}
 	if v := a.config.SubjectAccessReviewVersion; v != "v1" && v != "v1beta1" {
 		return nil, fmt.Errorf("unsupported webhook authorizer version %q, supported versions are %q, %q", v, "v1", "v1beta1")
 	}
@@ -186,7 +186,7 @@ func newAuthorizer(compiler authorizationcel.Compiler, one apiserver.AuthorizerC
 		a.matcher = matcher
 	}
 	var err error
-	a.client, err = kubeconfig.ForWebhook(*a.config.ConnectionInfo.KubeConfigFile, agent)
+	a.client, err = kubeconfig.NewWebhookClient(*a.config.ConnectionInfo.KubeConfigFile, agent)
 	return a, err
 }
 

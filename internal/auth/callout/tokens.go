@@ -14,7 +14,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"apilet/internal/auth/memory"
+	"apilet/internal/auth/ttlcache"
 	"apilet/internal/kubeconfig"
 	"apilet/internal/request"
 )
@@ -30,7 +30,7 @@ type TokensConfig struct {
 type Tokens struct {
 	TokensConfig
 	client *kubeconfig.Client
-	cache  memory.Of[authenticationv1.TokenReviewStatus]
+	cache  ttlcache.Cache[authenticationv1.TokenReviewStatus]
 }
 
 // NewTokens returns Tokens for the webhook in the kubeconfig file.
@@ -38,11 +38,11 @@ func NewTokens(config TokensConfig) (*Tokens, error) {
 	if config.Version != "v1" && config.Version != "v1beta1" {
 		return nil, fmt.Errorf("unsupported authentication webhook version %q, supported versions are %q, %q", config.Version, "v1", "v1beta1")
 	}
-	client, err := kubeconfig.ForWebhook(config.File, agent)
+	client, err := kubeconfig.NewWebhookClient(config.File, agent)
 	if err != nil {
 		return nil, err
 	}
-	return &Tokens{TokensConfig: config, client: client, cache: memory.Of[authenticationv1.TokenReviewStatus]{Most: cachedMost, MostBytes: cachedBytes}}, nil
+	return &Tokens{TokensConfig: config, client: client, cache: ttlcache.Cache[authenticationv1.TokenReviewStatus]{MaxEntries: cachedMost, MaxBytes: cachedBytes}}, nil
 }
 
 // User returns the user of a token, and the given audiences for which it is valid. own are the
@@ -96,5 +96,5 @@ func (t *Tokens) User(ctx context.Context, token string, audiences, own []string
 		}
 		u.Extra[key] = values
 	}
-	return u.Authenticated(), meantFor, true, nil
+	return u.WithAuthenticatedGroup(), meantFor, true, nil
 }

@@ -91,7 +91,7 @@ func (f *Folder) readAuthority() (*KeyPair, error) {
 	if _, err := os.Stat(f.file("ca.crt")); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if _, err := Hide(f.Log, f.file("ca.key")); err != nil {
+	if _, err := RestrictPermissions(f.Log, f.file("ca.key")); err != nil {
 		return nil, err
 	}
 	ca, err := f.load("ca")
@@ -203,15 +203,15 @@ func (f *Folder) tellChoice(own, theirs *KeyPair) {
 	log := f.Log.With().Str("file", f.file("ca.crt")).Logger()
 	switch {
 	case own == nil && theirs == nil && f.Dir != "":
-		log.Info().Msg("made a certificate authority")
+		log.Info().Msg("created a certificate authority")
 	case own == nil && theirs != nil:
-		log.Info().Msg("took the certificate authority that the servers on this etcd share")
+		log.Info().Msg("copied the certificate authority that the servers on this etcd share")
 	case theirs != nil && !own.hasKeyOf(theirs) && own.handedIn():
 		log.Warn().Stringer("authority", own.Cert.Subject).Stringer("before", theirs.Cert.Subject).
 			Msg("the authority that was handed in takes the place of the one that the servers on this etcd shared: give it to each of them, and ca.crt to all clients")
 	case theirs != nil && !own.hasKeyOf(theirs):
-		log.Warn().Msg("this server's authority is not the one that the servers on this etcd share, and stays in use: clients of theirs do not trust it. " +
-			"To take theirs, remove ca.crt and ca.key here and start again")
+		log.Warn().Msg("this server's CA differs from the one that the servers on this etcd share, and stays in use: their clients do not trust it. " +
+			"To use the shared one, remove ca.crt and ca.key here and restart")
 	case theirs == nil && f.Share != nil && own != nil && own.handedIn():
 		log.Info().Stringer("authority", own.Cert.Subject).Msg("using the CA that you provided: copy its ca.crt and ca.key to each server on this etcd, since the key is not shared")
 	}

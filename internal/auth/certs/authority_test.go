@@ -149,15 +149,15 @@ func TestWhichAuthorityIsUsed(t *testing.T) {
 	first, old := alone()
 	want("an installation of before", first, "", old.Authority, old.Authority, true)
 	second, other := alone()
-	want("another one", second, "is not the one that the servers on this etcd share, and stays in use", other.Authority, old.Authority, true)
+	want("another one", second, "differs from the one that the servers on this etcd share, and stays in use", other.Authority, old.Authority, true)
 	third := t.TempDir()
-	want("an empty folder", third, "took the certificate authority", old.Authority, old.Authority, true)
+	want("an empty folder", third, "copied the certificate authority", old.Authority, old.Authority, true)
 	want("with a copy now", third, "", old.Authority, old.Authority, true)
 
 	given := handIn(t, second, "acme")
 	want("handed in", second, warned, given, given, false)
 	want("again", second, "", given, given, false)
-	want("one that took the former", third, "is not the one that the servers on this etcd share", old.Authority, given, false)
+	want("one that took the former", third, "differs from the one that the servers on this etcd share", old.Authority, given, false)
 	for _, dir := range []string{"", t.TempDir()} {
 		if _, _, err := a.join(dir, time.Now); err == nil || !strings.Contains(err.Error(), "CN=acme") || !strings.Contains(err.Error(), "put its ca.crt and ca.key here") {
 			t.Errorf("the key is nowhere: %v", err)

@@ -4,11 +4,12 @@ package certs
 // configured.
 //
 // Files maintained by the administrator are followed (--tls-cert-file, --client-ca-file,
-// --token-auth-file). Followed.Now checks whether a file has changed, at most once per LookEvery,
+// --token-auth-file). Followed.Current checks whether a file has changed, at most once per CheckInterval,
 // and reads it again if necessary. There is no timer. A token that was removed from its file is
-// rejected by the first request after LookEvery, and each handshake uses the current certificate,
-// also when a mounted Secret changes by swapping a symlink. If a file cannot be read or parsed, the
-// error is logged once and the previous contents stay in effect. Open connections continue.
+// rejected by the first request after CheckInterval, and each handshake uses the current
+// certificate, also when a mounted Secret changes by swapping a symlink. If a file cannot be read
+// or parsed, the error is logged once and the previous contents stay in effect. Open connections
+// continue.
 //
 // If TLS is enabled without a certificate, the server creates and maintains four files in the
 // folder --cert-dir:
@@ -61,19 +62,19 @@ const (
 	certificateLife = 365 * 24 * time.Hour
 	// RenewBefore is the remaining validity at which Renew replaces a certificate.
 	RenewBefore = 30 * 24 * time.Hour
-	soonAtMost  = 14 * 24 * time.Hour // see Ends
-	soonShare   = 10                  // see Ends
+	soonAtMost  = 14 * 24 * time.Hour // see CheckExpiry
+	soonShare   = 10                  // see CheckExpiry
 
-	// LookEvery is the minimum time between two checks of a followed file.
-	LookEvery = 20 * time.Millisecond
+	// CheckInterval is the minimum time between two checks of a followed file.
+	CheckInterval = 20 * time.Millisecond
 )
 
 // ---- Files maintained by an administrator ----
 
-// Followed holds a value that is read from files. If one of the files changes, it is read again. It
-// is safe for concurrent use. Callers check the files, but only once per LookEvery, so that
+// Dynamic holds a value that is read from files. If one of the files changes, it is read again. It
+// is safe for concurrent use. Callers check the files, but only once per CheckInterval, so that
 // thousands of requests a second do not need as many system calls.
-type Followed[T any] struct {
+type Dynamic[T any] struct {
 	paths  []string
 	parse  func(contents [][]byte) (*T, error)
 	log    zerolog.Logger
@@ -89,9 +90,9 @@ type reading[T any] struct {
 	value *T
 }
 
-// Follow reads the files for the first time and returns errors to the caller.
-func Follow[T any](log zerolog.Logger, parse func(contents [][]byte) (*T, error), paths ...string) (*Followed[T], error) {
-	f := &Followed[T]{paths: paths, parse: parse, log: log, began: time.Now()}
+// NewDynamic reads the files for the first time and returns errors to the caller.
+func NewDynamic[T any](log zerolog.Logger, parse func(contents [][]byte) (*T, error), paths ...string) (*Dynamic[T], error) {
+	f := &Dynamic[T]{paths: paths, parse: parse, log: log, began: time.Now()}
 	looks := f.look()
 	value, err := f.read()
 	if err != nil {
@@ -101,11 +102,11 @@ func Follow[T any](log zerolog.Logger, parse func(contents [][]byte) (*T, error)
 	return f, nil
 }
 
-// Now returns the current value of the files, which may be LookEvery old. It returns the same
-// pointer until a file changes.
-func (f *Followed[T]) Now() *T {
+// Current returns the current value of the files, which may be CheckInterval old. It returns the
+// same pointer until a file changes.
+func (f *Dynamic[T]) Current() *T {
 	last, looked, now := f.last.Load(), f.looked.Load(), int64(time.Since(f.began))
-	if now-looked < int64(LookEvery) || !f.looked.CompareAndSwap(looked, now) { // another goroutine checks now
+	if now-looked < int64(CheckInterval) || !f.looked.CompareAndSwap(looked, now) { // another goroutine checks now
 		return last.value
 	}
 	looks := f.look()
@@ -120,16 +121,16 @@ func (f *Followed[T]) Now() *T {
 		return f.last.Load().value // another goroutine has read the files
 	}
 	if err != nil {
-		f.log.Error().Err(err).Strs("files", f.paths).Msg("changed files are invalid; keeping what was in them before")
+		f.log.Error().Err(err).Strs("files", f.paths).Msg("changed files are invalid; keeping their previous content")
 	} else {
-		f.log.Info().Strs("files", f.paths).Msg("read changed files")
+		f.log.Info().Strs("files", f.paths).Msg("reloaded changed files")
 	}
 	return value
 }
 
 // look returns the state of the files. It must be called before reading, so that the next check
 // detects concurrent changes.
-func (f *Followed[T]) look() []os.FileInfo {
+func (f *Dynamic[T]) look() []os.FileInfo {
 	looks := make([]os.FileInfo, len(f.paths))
 	for i, path := range f.paths {
 		looks[i], _ = os.Stat(path)
@@ -144,7 +145,7 @@ func sameLook(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-func (f *Followed[T]) read() (*T, error) {
+func (f *Dynamic[T]) read() (*T, error) {
 	contents := make([][]byte, len(f.paths))
 	for i, path := range f.paths {
 		var err error
@@ -155,19 +156,19 @@ func (f *Followed[T]) read() (*T, error) {
 	return f.parse(contents)
 }
 
-// FollowPair is like Follow for a certificate and its key.
-func FollowPair(log zerolog.Logger, certFile, keyFile string) (*Followed[tls.Certificate], error) {
-	return Follow(log, func(contents [][]byte) (*tls.Certificate, error) {
+// NewDynamicPair is like NewDynamic for a certificate and its key.
+func NewDynamicPair(log zerolog.Logger, certFile, keyFile string) (*Dynamic[tls.Certificate], error) {
+	return NewDynamic(log, func(contents [][]byte) (*tls.Certificate, error) {
 		pair, err := tls.X509KeyPair(contents[0], contents[1])
 		return &pair, err
 	}, certFile, keyFile)
 }
 
-// FollowAuthorities is like Follow for files that contain certificates of authorities. It adds the
+// NewDynamicCAs is like NewDynamic for files that contain certificates of authorities. It adds the
 // certificates in own. Empty file names are ignored.
-func FollowAuthorities(log zerolog.Logger, own []byte, files ...string) (*Followed[x509.CertPool], error) {
+func NewDynamicCAs(log zerolog.Logger, own []byte, files ...string) (*Dynamic[x509.CertPool], error) {
 	paths := slices.DeleteFunc(slices.Clone(files), func(file string) bool { return file == "" })
-	return Follow(log, func(contents [][]byte) (*x509.CertPool, error) {
+	return NewDynamic(log, func(contents [][]byte) (*x509.CertPool, error) {
 		pool := x509.NewCertPool()
 		pool.AppendCertsFromPEM(own)
 		for i, pem := range contents {
@@ -257,7 +258,7 @@ func (f *Folder) Renew() error {
 	}
 	if reason != "" {
 		if !errors.Is(err, fs.ErrNotExist) {
-			f.Log.Warn().Str("reason", reason).Msg("making a new serving certificate")
+			f.Log.Warn().Str("reason", reason).Msg("creating a new serving certificate")
 		}
 		if pair, err = f.issue(servingTemplate(hosts)); err != nil {
 			return err
@@ -270,9 +271,9 @@ func (f *Folder) Renew() error {
 	return nil
 }
 
-// Ends returns an error if the certificate has expired or expires soon: within two weeks, or within
-// the last tenth of its life if that is shorter. It returns nil otherwise.
-func Ends(cert *x509.Certificate, now time.Time) error {
+// CheckExpiry returns an error if the certificate has expired or expires soon: within two weeks, or
+// within the last tenth of its life if that is shorter. It returns nil otherwise.
+func CheckExpiry(cert *x509.Certificate, now time.Time) error {
 	left, life := cert.NotAfter.Sub(now), cert.NotAfter.Sub(cert.NotBefore)
 	switch {
 	case left <= 0:
@@ -289,7 +290,7 @@ func (f *Folder) current() (*KeyPair, error) {
 		if _, err := os.Stat(f.file("apiserver.crt")); err != nil {
 			return nil, err
 		}
-		if exposed, err := Hide(f.Log, f.file("apiserver.key")); exposed {
+		if exposed, err := RestrictPermissions(f.Log, f.file("apiserver.key")); exposed {
 			return nil, cmp.Or(err, errors.New("others could read its key"))
 		}
 		return f.load("apiserver")
@@ -419,9 +420,9 @@ func (f *Folder) save(name string, pair *KeyPair) error {
 	return atomicfile.SaveFile(f.file(name+".crt"), pair.CertPEM)
 }
 
-// OwnHosts returns the names and addresses of a server that listens on host, in sorted order. host
-// may be "" or an unspecified address. more are additional names and addresses of the server.
-func OwnHosts(host string, serviceIP net.IP, more ...string) []string {
+// ServerHosts returns the names and addresses of a server that listens on host, in sorted order.
+// host may be "" or an unspecified address. more are additional names and addresses of the server.
+func ServerHosts(host string, serviceIP net.IP, more ...string) []string {
 	hosts := []string{"localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
 		"kubernetes.default.svc.cluster.local", serviceIP.String()}
 	if name, err := os.Hostname(); err == nil && len(utilvalidation.IsDNS1123Subdomain(strings.ToLower(name))) == 0 {

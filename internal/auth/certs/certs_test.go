@@ -82,7 +82,7 @@ func TestServingCertificateIsMadeAnew(t *testing.T) {
 		ca := apitest.ReadFile(t, f.file("ca.crt"))
 		spoil(f)
 		f, log, err := openTestCerts(t, dir, "new.example")
-		if err != nil || want != "no such file" && !strings.Contains(log, want) || !strings.Contains(log, "making a new serving certificate") && want != "no such file" {
+		if err != nil || want != "no such file" && !strings.Contains(log, want) || !strings.Contains(log, "creating a new serving certificate") && want != "no such file" {
 			t.Errorf("%s: %v, logged %s", want, err, log)
 			continue
 		}
@@ -274,7 +274,7 @@ func TestFollowedFileIsReadOncePerChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := apitest.TempFile(t, "f", "1")
 		reads := 0
-		f, err := Follow(zerolog.Nop(), func(contents [][]byte) (*string, error) {
+		f, err := NewDynamic(zerolog.Nop(), func(contents [][]byte) (*string, error) {
 			reads++
 			text := string(contents[0])
 			return &text, nil
@@ -283,22 +283,22 @@ func TestFollowedFileIsReadOncePerChange(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			if a, b := f.Now(), f.Now(); a != b || *a != "1" || reads != 1 {
+			if a, b := f.Current(), f.Current(); a != b || *a != "1" || reads != 1 {
 				t.Errorf("%q, %q after %d reads", *a, *b, reads)
 			}
-			time.Sleep(LookEvery)
+			time.Sleep(CheckInterval)
 		}
-		f.Now()
+		f.Current()
 		apitest.WriteFile(t, path, []byte("22"))
-		time.Sleep(LookEvery - time.Nanosecond)
-		if got := *f.Now(); got != "1" || reads != 1 {
+		time.Sleep(CheckInterval - time.Nanosecond)
+		if got := *f.Current(); got != "1" || reads != 1 {
 			t.Errorf("looked too soon: %q after %d reads", got, reads)
 		}
 		time.Sleep(time.Nanosecond)
-		if got := *f.Now(); got != "22" || reads != 2 {
+		if got := *f.Current(); got != "22" || reads != 2 {
 			t.Errorf("%q after %d reads", got, reads)
 		}
-		if _, err := Follow(zerolog.Nop(), func([][]byte) (*string, error) { return nil, fs.ErrInvalid }, path); err == nil {
+		if _, err := NewDynamic(zerolog.Nop(), func([][]byte) (*string, error) { return nil, fs.ErrInvalid }, path); err == nil {
 			t.Error("the first reading's error was dropped")
 		}
 	})

@@ -26,16 +26,16 @@ type ClientPair struct {
 // ClientPair returns a certificate for the user. It is issued at its first use.
 func (f *Folder) ClientPair(name string) *ClientPair { return &ClientPair{folder: f, name: name} }
 
-// Now returns the certificate for a handshake. It renews the certificate 30 days before it expires.
-// It logs an error and returns nil if there is no certificate.
-func (p *ClientPair) Now() *tls.Certificate {
+// Current returns the certificate for a handshake. It renews the certificate 30 days before it
+// expires. It logs an error and returns nil if there is no certificate.
+func (p *ClientPair) Current() *tls.Certificate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.pair == nil || p.folder.Now().Add(RenewBefore).After(p.pair.Cert.NotAfter) {
 		pair, err := p.folder.issue(&x509.Certificate{Subject: pkix.Name{CommonName: p.name}, KeyUsage: x509.KeyUsageDigitalSignature,
 			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 		if err != nil {
-			p.folder.Log.Error().Err(err).Str("user", p.name).Msg("cannot make a client certificate")
+			p.folder.Log.Error().Err(err).Str("user", p.name).Msg("cannot create a client certificate")
 		} else {
 			p.pair = pair
 		}

@@ -4,8 +4,8 @@
 //	// ca.crt, ca.key, apiserver.crt, apiserver.key: made, or read
 //	folder, err := certs.OpenCertFolder(certs.Config{Dir: "certs", Hosts: hosts, Now: now, Log: log})
 //	err = folder.Renew()                                      // now and then: a serving certificate whose end is near is made anew
-//	pair, err := certs.FollowPair(log, "tls.crt", "tls.key")  // files of somebody else; pair.Now() is what they hold now
-//	listener = tls.NewListener(listener, certs.TLSConfig(pair.Now, authorities.Now))
+//	pair, err := certs.NewDynamicPair(log, "tls.crt", "tls.key") // files of somebody else; pair.Current() is what they hold now
+//	listener = tls.NewListener(listener, certs.TLSConfig(pair.Current, authorities.Current))
 //
 // It is used instead of kubeadm and cert-manager, and instead of dynamiccertificates in
 // k8s.io/apiserver/pkg/server. Certificates follow RFC 5280, and keys are ECDSA P-256.

@@ -26,10 +26,10 @@ func ExampleOpenCertFolder() {
 }
 
 // A certificate that ends soon is worth a line in the log.
-func ExampleEnds() {
+func ExampleCheckExpiry() {
 	now := time.Date(2026, time.November, 1, 12, 0, 0, 0, time.UTC)
 	cert := &x509.Certificate{NotBefore: now.AddDate(-1, 0, 0), NotAfter: now.AddDate(0, 0, 10)}
-	fmt.Println(certs.Ends(cert, now) != nil, certs.Ends(cert, now.AddDate(0, -6, 0)))
+	fmt.Println(certs.CheckExpiry(cert, now) != nil, certs.CheckExpiry(cert, now.AddDate(0, -6, 0)))
 	// Output:
 	// true <nil>
 }

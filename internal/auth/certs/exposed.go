@@ -26,9 +26,9 @@ const (
 	othersWrite  = 0o022
 )
 
-// Hide removes the permissions of other users from a file. exposed reports whether they had any. A
-// missing file is not exposed.
-func Hide(log zerolog.Logger, path string) (exposed bool, err error) {
+// RestrictPermissions removes the permissions of other users from a file. exposed reports whether
+// they had any. A missing file is not exposed.
+func RestrictPermissions(log zerolog.Logger, path string) (exposed bool, err error) {
 	mode := modeOf(path)
 	if mode&forOthers == 0 {
 		return false, nil
@@ -61,8 +61,8 @@ func closeFolder(log zerolog.Logger, dir string) {
 	log.Warn().Err(err).Str("folder", dir).Str("mode", fmt.Sprintf("%04o", mode)).Msg(text)
 }
 
-// TellExposed logs a warning if a file can be read by every user.
-func TellExposed(log zerolog.Logger, paths ...string) {
+// WarnWorldReadable logs a warning if a file can be read by every user.
+func WarnWorldReadable(log zerolog.Logger, paths ...string) {
 	for _, path := range paths {
 		if mode := modeOf(path); mode&forEverybody != 0 {
 			log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", mode)).Msg("every user of this machine can read this file, which holds secrets")

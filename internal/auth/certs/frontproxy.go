@@ -33,7 +33,7 @@ const frontProxyAuthority = "front-proxy-ca"
 type FrontProxy struct {
 	folder *Folder // with the authority of the front proxy
 
-	mu   sync.Mutex // guards pair, which Now renews
+	mu   sync.Mutex // guards pair, which Current renews
 	pair *KeyPair
 }
 
@@ -79,7 +79,7 @@ func (p *FrontProxy) kept(name string) (*KeyPair, error) {
 	if _, err := os.Stat(p.folder.file(name + ".crt")); err != nil {
 		return nil, err
 	}
-	if exposed, err := Hide(p.folder.Log, p.folder.file(name+".key")); exposed && err == nil {
+	if exposed, err := RestrictPermissions(p.folder.Log, p.folder.file(name+".key")); exposed && err == nil {
 		return nil, fs.ErrNotExist
 	}
 	return p.folder.load(name)
@@ -104,8 +104,9 @@ func (p *FrontProxy) renewLocked() (err error) {
 // Authority returns the PEM certificate of the authority.
 func (p *FrontProxy) Authority() []byte { return p.folder.Authority.CertPEM }
 
-// Now returns the certificate for a handshake. It returns the old certificate if the renewal fails.
-func (p *FrontProxy) Now() *tls.Certificate {
+// Current returns the certificate for a handshake. It returns the old certificate if the renewal
+// fails.
+func (p *FrontProxy) Current() *tls.Certificate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if before := p.pair; p.unfit() {
@@ -119,43 +120,43 @@ func (p *FrontProxy) Now() *tls.Certificate {
 	return &p.pair.shown
 }
 
-// An Introduction is the client certificate that this server presents to other servers. It is
-// created by the server or read from files. There is no certificate before Open.
-type Introduction struct {
+// A ProxyClientCertificate is the client certificate that this server presents to other servers. It
+// is created by the server or read from files. There is no certificate before Open.
+type ProxyClientCertificate struct {
 	shown atomic.Pointer[func() *tls.Certificate]
 	own   *FrontProxy // nil if the certificate is read from files
 }
 
 // Open reads the certificate from the files or creates it. Later calls do nothing.
-func (i *Introduction) Open(c Config, certFile, keyFile string) error {
+func (i *ProxyClientCertificate) Open(c Config, certFile, keyFile string) error {
 	if i.shown.Load() != nil {
 		return nil
 	}
 	var shown func() *tls.Certificate
 	if certFile != "" {
-		given, err := FollowPair(c.Log, certFile, keyFile)
+		given, err := NewDynamicPair(c.Log, certFile, keyFile)
 		if err != nil {
 			return fmt.Errorf("--proxy-client-cert-file: %w", err)
 		}
-		shown = given.Now
+		shown = given.Current
 	} else {
 		own, err := OpenFrontProxy(c)
 		if err != nil {
 			return fmt.Errorf("--cert-dir: %w", err)
 		}
-		i.own, shown = own, own.Now
+		i.own, shown = own, own.Current
 	}
 	i.shown.Store(&shown)
 	return nil
 }
 
 // Certificate returns the current certificate. It returns nil if there is no certificate.
-func (i *Introduction) Certificate() *tls.Certificate {
+func (i *ProxyClientCertificate) Certificate() *tls.Certificate {
 	if shown := i.shown.Load(); shown != nil {
 		return (*shown)()
 	}
 	return nil
 }
 
-// Own returns the certificate that this server has created, or nil if it is read from files.
-func (i *Introduction) Own() *FrontProxy { return i.own }
+// FrontProxy returns the certificate that this server has created, or nil if it is read from files.
+func (i *ProxyClientCertificate) FrontProxy() *FrontProxy { return i.own }

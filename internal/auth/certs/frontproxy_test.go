@@ -21,7 +21,7 @@ func TestFrontProxyIsKept(t *testing.T) {
 		}
 		pool := x509.NewCertPool()
 		pool.AppendCertsFromPEM(p.Authority())
-		leaf := p.Now().Leaf
+		leaf := p.Current().Leaf
 		if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil ||
 			leaf.Subject.CommonName != FrontProxyName {
 			t.Fatal(leaf.Subject, err)
@@ -29,11 +29,11 @@ func TestFrontProxyIsKept(t *testing.T) {
 		return p
 	}
 	first := open()
-	if again := open(); !bytes.Equal(first.Authority(), again.Authority()) || !bytes.Equal(first.Now().Leaf.Raw, again.Now().Leaf.Raw) {
+	if again := open(); !bytes.Equal(first.Authority(), again.Authority()) || !bytes.Equal(first.Current().Leaf.Raw, again.Current().Leaf.Raw) {
 		t.Error("another one the second time")
 	}
 	now = now.Add(certificateLife - RenewBefore/2) // it ends soon: renewed as it is asked for
-	if bytes.Equal(first.Now().Leaf.Raw, open().Now().Leaf.Raw) && !now.Before(first.Now().Leaf.NotAfter.Add(-RenewBefore)) {
+	if bytes.Equal(first.Current().Leaf.Raw, open().Current().Leaf.Raw) && !now.Before(first.Current().Leaf.NotAfter.Add(-RenewBefore)) {
 		t.Error("it was not renewed")
 	}
 	if err := os.Remove(filepath.Join(dir, "front-proxy-client.crt")); err != nil {
@@ -48,7 +48,7 @@ func TestFrontProxyIsKept(t *testing.T) {
 	if _, err := OpenFrontProxy(Config{Dir: dir, Now: time.Now, Log: zerolog.Nop()}); err == nil {
 		t.Error("a damaged authority is taken")
 	}
-	if p, err := OpenFrontProxy(Config{Now: time.Now, Log: zerolog.Nop()}); err != nil || p.Now() == nil {
+	if p, err := OpenFrontProxy(Config{Now: time.Now, Log: zerolog.Nop()}); err != nil || p.Current() == nil {
 		t.Error("in memory:", err)
 	}
 }

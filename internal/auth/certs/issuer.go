@@ -73,7 +73,7 @@ func (i *Issuer) existing(name string) (*KeyPair, error) {
 	if _, err := os.Stat(i.folder.file(name + ".crt")); err != nil {
 		return nil, err
 	}
-	if exposed, err := Hide(i.folder.Log, i.folder.file(name+".key")); exposed || err != nil {
+	if exposed, err := RestrictPermissions(i.folder.Log, i.folder.file(name+".key")); exposed || err != nil {
 		return nil, errors.Join(err, fs.ErrNotExist)
 	}
 	return i.folder.load(name)

@@ -300,7 +300,7 @@ func (l *liveGraph) leads(key, node string) bool {
 
 // upToDate reports whether the graph contains all writes. The caller must hold l.mu for reading or
 // writing.
-func (l *liveGraph) upToDate() bool { return l.graph != nil && l.retry.IsZero() && !l.log.Behind() }
+func (l *liveGraph) upToDate() bool { return l.graph != nil && l.retry.IsZero() && !l.log.HasNext() }
 
 // catchUpLocked reads the rest of the log, or all objects if the log no longer contains all
 // changes. If an error occurs, the graph contains the objects that could be read.

@@ -289,7 +289,7 @@ func TestNodesReadTheirOwnPodCertificateRequests(t *testing.T) {
 	b.put(&certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "r"}, Spec: certificatesv1.PodCertificateRequestSpec{NodeName: "n1"}})
 	ask := func(node, verb, name, sub, selector string) (bool, string) {
 		info := request.Info{ResourceRequest: true, Verb: verb, Group: certificatesv1.GroupName, Resource: "podcertificaterequests", Namespace: "a", Name: name, Subresource: sub}
-		return b.auth.Decide(request.User{Name: "system:node:" + node, Groups: []string{"system:nodes"}}, info.Selecting(selector))
+		return b.auth.Decide(request.User{Name: "system:node:" + node, Groups: []string{"system:nodes"}}, info.WithFieldSelector(selector))
 	}
 	for _, c := range []struct {
 		node, verb, name, sub, selector string

@@ -22,8 +22,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"apilet/internal/auth/memory"
 	"apilet/internal/auth/signature"
+	"apilet/internal/auth/ttlcache"
 )
 
 const (
@@ -39,7 +39,7 @@ const (
 type keySet struct {
 	byID     map[string]crypto.PublicKey
 	all      []crypto.PublicKey
-	rejected memory.Of[struct{}] // hashes of tokens rejected with these keys
+	rejected ttlcache.Cache[struct{}] // hashes of tokens rejected with these keys
 }
 
 // keys holds the keys of an issuer.
@@ -122,9 +122,9 @@ func (k *keys) run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !failing:
-			k.log.Error().Err(err).Str("issuer", k.issuer).Msg("the issuer's keys cannot be read; those from before, if there are any, stay in force")
+			k.log.Error().Err(err).Str("issuer", k.issuer).Msg("cannot fetch the issuer's keys; continuing with the previous keys, if any")
 		case err == nil && failing:
-			k.log.Info().Str("issuer", k.issuer).Msg("the issuer's keys are read again")
+			k.log.Info().Str("issuer", k.issuer).Msg("fetched the issuer's keys again")
 		}
 		if failing = err != nil; !failing {
 			k.current.Store(set)
@@ -187,7 +187,7 @@ func (k *keys) fetch(ctx context.Context) (*keySet, error) {
 // keySetOf returns the set of the usable keys. Keys of other types are ignored. Keys are also
 // ignored if verification with them would be too expensive.
 func (k *keys) keySetOf(found []jsonKey) *keySet {
-	set := &keySet{byID: map[string]crypto.PublicKey{}, rejected: memory.Of[struct{}]{Most: rememberMost}}
+	set := &keySet{byID: map[string]crypto.PublicKey{}, rejected: ttlcache.Cache[struct{}]{MaxEntries: rememberMost}}
 	costly := 0
 	for _, one := range found {
 		key, err := one.public()

@@ -39,8 +39,8 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver/validation"
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 
-	"apilet/internal/auth/memory"
 	"apilet/internal/auth/signature"
+	"apilet/internal/auth/ttlcache"
 	"apilet/internal/bounded"
 	"apilet/internal/request"
 )
@@ -61,7 +61,7 @@ var AllAlgorithms = []string{"ES256", "ES384", "ES512", "PS256", "PS384", "PS512
 type Set struct {
 	Anonymous *apiserver.AnonymousAuthConfig // nil if not configured
 	issuers   []*issuer
-	checked   memory.Of[request.User] // users of recently verified tokens
+	checked   ttlcache.Cache[request.User] // users of recently verified tokens
 	stop      context.CancelFunc
 }
 
@@ -70,7 +70,7 @@ func Load(data []byte, options Options) (*Set, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, errors.New("empty config data")
 	}
-	decoded, _, err := bounded.Configuration(data, apiserver.AddToScheme, apiserverv1.AddToScheme, apiserverv1beta1.AddToScheme)
+	decoded, _, err := bounded.DecodeConfiguration(data, apiserver.AddToScheme, apiserverv1.AddToScheme, apiserverv1beta1.AddToScheme)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func New(config *apiserver.AuthenticationConfiguration, options Options) (*Set, 
 	if len(options.Algorithms) == 0 {
 		options.Algorithms = AllAlgorithms
 	}
-	set := &Set{Anonymous: config.Anonymous, checked: memory.Of[request.User]{Most: rememberMost}}
+	set := &Set{Anonymous: config.Anonymous, checked: ttlcache.Cache[request.User]{MaxEntries: rememberMost}}
 	for _, one := range config.JWT {
 		i, err := newIssuer(compiler, one, options)
 		if err != nil {
@@ -117,9 +117,9 @@ func New(config *apiserver.AuthenticationConfiguration, options Options) (*Set, 
 // Close stops reading keys. The set can still be used to verify tokens.
 func (s *Set) Close() { s.stop() }
 
-// Admits reports whether a request without credentials is accepted for the path. It returns
-// otherwise if the configuration does not contain anonymous.
-func (s *Set) Admits(path string, otherwise bool) bool {
+// AllowsAnonymous reports whether a request without credentials is accepted for the path. It
+// returns otherwise if the configuration does not contain anonymous.
+func (s *Set) AllowsAnonymous(path string, otherwise bool) bool {
 	switch {
 	case s.Anonymous == nil:
 		return otherwise
@@ -254,7 +254,7 @@ func (i *issuer) user(ctx context.Context, token string) (u request.User, ends t
 	if u, err = i.mapped(ctx, claims); err != nil {
 		return request.User{}, ends, err
 	}
-	return u.Authenticated(), ends, nil
+	return u.WithAuthenticatedGroup(), ends, nil
 }
 
 // verify checks if a token is valid, and returns its claims. The signature is checked last because

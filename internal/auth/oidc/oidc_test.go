@@ -25,7 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver"
 
 	"apilet/internal/apitest"
-	"apilet/internal/auth/memory"
+	"apilet/internal/auth/ttlcache"
 	"apilet/internal/request"
 )
 
@@ -298,7 +298,7 @@ func TestAnonymousIsAdmittedByPath(t *testing.T) {
 			t.Fatal(err)
 		}
 		set.Close()
-		got[config] = []bool{set.Admits("/livez", true), set.Admits("/livez/x", true), set.Admits("/livez", false)}
+		got[config] = []bool{set.AllowsAnonymous("/livez", true), set.AllowsAnonymous("/livez/x", true), set.AllowsAnonymous("/livez", false)}
 	}
 	want := map[string][]bool{`null}`: {true, true, false}, `{"enabled":false}}`: {false, false, false}, `{"enabled":true}}`: {true, true, true},
 		`{"enabled":true,"conditions":[{"path":"/livez"}]}}`: {true, false, true}}
@@ -381,7 +381,7 @@ func BenchmarkUser(b *testing.B) {
 		})
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				set.checked = memory.Of[request.User]{Most: rememberMost}
+				set.checked = ttlcache.Cache[request.User]{MaxEntries: rememberMost}
 				if _, _, err := set.User(context.Background(), token); err != nil {
 					b.Fatal(err)
 				}

@@ -46,7 +46,7 @@ func decisions(x *Index) (all []string) {
 			Resource: fmt.Sprint("r", i/18%3), Namespace: []string{"", "a", "b"}[i/54%3]}
 		allowed, reason := x.Allows(q)
 		rules, problem := x.RulesFor(q)
-		all = append(all, fmt.Sprint(allowed, reason, rules, problem, x.ListsAnything(q.User, q.Groups)))
+		all = append(all, fmt.Sprint(allowed, reason, rules, problem, x.MayListAnything(q.User, q.Groups)))
 	}
 	return all
 }

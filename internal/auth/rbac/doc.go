@@ -4,10 +4,10 @@
 //	x := rbac.NewIndex(objects) // Roles, ClusterRoles and their bindings, as they are stored
 //	allowed, reason := x.Allows(&rbac.Access{User: "bob", Groups: []string{"dev"}, ResourceRequest: true,
 //		Verb: "get", Resource: "pods", Namespace: "shop"})
-//	err := x.MayGiveRole(access, role, old) // nobody gives away more than they have
+//	err := x.MayGrantRole(access, role, old) // nobody gives away more than they have
 //
 // The rules are those of Kubernetes: plugin/pkg/auth/authorizer/rbac decides, pkg/registry/rbac
-// prevents privilege escalation (MayBind, MayGiveRole), and component-helpers/auth/rbac reconciles
+// prevents privilege escalation (MayBind, MayGrantRole), and component-helpers/auth/rbac reconciles
 // the default roles at the start ([ReconcilePolicy]). rbac_defaults.txt holds the roles of
 // plugin/pkg/auth/authorizer/rbac/bootstrappolicy. This package does not read the store.
 //

@@ -216,8 +216,8 @@ func uncovered(own, rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 func firstLines(lines []string) []string {
 	left := apierror.NewBudget()
 	for i, line := range lines {
-		if left.Spent() {
-			return append(lines[:i:i], apierror.More(len(lines)-i))
+		if left.Exhausted() {
+			return append(lines[:i:i], apierror.OmittedText(len(lines)-i))
 		}
 		left.Take(line)
 	}

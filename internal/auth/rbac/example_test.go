@@ -37,13 +37,13 @@ func ExampleIndex_Allows() {
 }
 
 // Nobody gives away more than they have.
-func ExampleIndex_MayGiveRole() {
+func ExampleIndex_MayGrantRole() {
 	bob := &rbac.Access{User: "bob", Groups: []string{"dev"}, ResourceRequest: true, Verb: "create", Group: "rbac.authorization.k8s.io",
 		Resource: "roles", Namespace: "shop", Name: "more"}
 	for _, resource := range []string{"pods", "secrets"} {
 		role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "more"},
 			Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{resource}}}}
-		fmt.Println(resource, shop().MayGiveRole(bob, role, nil) == nil)
+		fmt.Println(resource, shop().MayGrantRole(bob, role, nil) == nil)
 	}
 	// Output:
 	// pods true

@@ -226,8 +226,8 @@ func (x *Index) Allows(q *Access) (allowed bool, reason string) {
 	return allowed, reason
 }
 
-// ListsAnything reports whether the user may list at least one resource in some namespace.
-func (x *Index) ListsAnything(user string, groups []string) bool {
+// MayListAnything reports whether the user may list at least one resource in some namespace.
+func (x *Index) MayListAnything(user string, groups []string) bool {
 	if x.listers.get(x.seed, subjectName{rbacv1.UserKind, user}) > 0 {
 		return true
 	}
@@ -336,8 +336,8 @@ func (x *Index) danglingText(q *Access, as string) string {
 		if g.dangling == nil {
 			continue
 		}
-		if left.Spent() {
-			texts.More(len(grants) - i)
+		if left.Exhausted() {
+			texts.AddOmitted(len(grants) - i)
 			break
 		}
 		text := g.dangling.text(cmp.Or(as, g.dangling.kind))
@@ -439,9 +439,9 @@ func (x *Index) mayGive(q *Access, rules []rbacv1.PolicyRule) error {
 	return errors.New(text)
 }
 
-// MayGiveRole returns an error if the user may not write the Role or ClusterRole. old is the
+// MayGrantRole returns an error if the user may not write the Role or ClusterRole. old is the
 // previous version, or nil for a create.
-func (x *Index) MayGiveRole(q *Access, role, old scheme.Object) error {
+func (x *Index) MayGrantRole(q *Access, role, old scheme.Object) error {
 	if err := x.mayGive(q, *rulesOf(role)); err != nil {
 		return err
 	}

@@ -55,8 +55,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"apilet/internal/apierror"
-	"apilet/internal/auth/memory"
 	"apilet/internal/auth/signature"
+	"apilet/internal/auth/ttlcache"
 	"apilet/internal/store"
 )
 
@@ -73,8 +73,8 @@ const (
 	rejectedFor      = 10 * time.Second
 )
 
-// ErrNotOurs is returned for a token of an unknown issuer, or if the token is not a JWT.
-var ErrNotOurs = errors.New("not a service account token")
+// ErrUnknownIssuer is returned for a token of an unknown issuer, or if the token is not a JWT.
+var ErrUnknownIssuer = errors.New("not a service account token")
 
 // errNoKey is returned if no key has the token's key ID.
 var errNoKey = errors.New("invalid signature, no keys found")
@@ -110,7 +110,7 @@ type Tokens struct {
 	known map[[sha256.Size]byte]*tokenClaims // cache of verified tokens, by the hash of the token
 
 	gate     signature.Gate
-	rejected memory.Of[struct{}] // hashes of rejected tokens
+	rejected ttlcache.Cache[struct{}] // hashes of rejected tokens
 }
 
 // accountKey is a key with the algorithm for which it is used.
@@ -163,7 +163,7 @@ type Identity struct {
 // creates that key if it does not exist.
 func New(st *store.Store, cfg Config) (*Tokens, error) {
 	t := &Tokens{st: st, issuers: cfg.Issuers, Audiences: cfg.Audiences, rootCA: cfg.RootCA, known: map[[sha256.Size]byte]*tokenClaims{},
-		rejected: memory.Of[struct{}]{Most: maxKnownTokens}}
+		rejected: ttlcache.Cache[struct{}]{MaxEntries: maxKnownTokens}}
 	if len(t.Audiences) == 0 {
 		t.Audiences = t.issuers
 	}
@@ -483,9 +483,9 @@ func (t *Tokens) object(resource, namespace, name string) (gjson.Result, error) 
 // ---- Verification
 
 // Check returns the service account of a token if the token is valid for one of the audiences. It
-// returns ErrNotOurs for a token of an unknown issuer, and another error if the token is not valid.
-// Errors never contain the token. If a replica rejects a token, it reads the latest writes and
-// checks again, because another server may have issued the token a moment ago.
+// returns ErrUnknownIssuer for a token of an unknown issuer, and another error if the token is not
+// valid. Errors never contain the token. If a replica rejects a token, it reads the latest writes
+// and checks again, because another server may have issued the token a moment ago.
 func (t *Tokens) Check(ctx context.Context, token string, audiences []string) (*Identity, error) {
 	claims, err := t.verified(ctx, token)
 	if err != nil {
@@ -534,8 +534,8 @@ func claimedIssuer(token string) (string, bool) {
 	return claims.Issuer, err == nil && json.Unmarshal(payload, &claims) == nil && claims.Issuer != ""
 }
 
-// verified returns the claims of a token if its signature is valid. It returns ErrNotOurs for a
-// token of an unknown issuer.
+// verified returns the claims of a token if its signature is valid. It returns ErrUnknownIssuer for
+// a token of an unknown issuer.
 func (t *Tokens) verified(ctx context.Context, token string) (*tokenClaims, error) {
 	sum := sha256.Sum256([]byte(token))
 	t.mu.Lock()
@@ -545,7 +545,7 @@ func (t *Tokens) verified(ctx context.Context, token string) (*tokenClaims, erro
 		return claims, nil
 	}
 	if issuer, ok := claimedIssuer(token); !ok || issuer != legacyIssuer && !slices.Contains(t.issuers, issuer) {
-		return nil, ErrNotOurs
+		return nil, ErrUnknownIssuer
 	}
 	parsed, err := signature.Parse(token)
 	if err != nil {

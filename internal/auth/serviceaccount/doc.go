@@ -4,7 +4,7 @@
 //
 //	tokens, err := serviceaccount.New(st, serviceaccount.Config{...})  // keys of the flags, or one that the data file keeps
 //	_, err = tokens.Request(&tokenRequest, "shop", "app")         // POST serviceaccounts/app/token: fills the status in
-//	identity, err := tokens.Check(ctx, bearer, tokens.Audiences)  // whose it is: ErrNotOurs when another has issued it
+//	identity, err := tokens.Check(ctx, bearer, tokens.Audiences)  // whose it is: ErrUnknownIssuer when another has issued it
 //	document := tokens.KeySet()                                    // /openid/v1/jwks, by which others verify them
 //
 // The claims are defined in pkg/serviceaccount/claims.go of k8s.io/kubernetes (KEP-1205, bound

@@ -14,16 +14,16 @@ import (
 	"apilet/internal/request"
 )
 
-// May is an authorizer. It reports whether the user may send the request, and the reason.
-type May func(u request.User, info request.Info) (allowed bool, reason string)
+// AuthorizeFunc is an authorizer. It reports whether the user may send the request, and the reason.
+type AuthorizeFunc func(u request.User, info request.Info) (allowed bool, reason string)
 
 // Authorizer returns the value of the CEL variable authorizer.
-func (may May) Authorizer(u request.User) ref.Val {
+func (may AuthorizeFunc) Authorizer(u request.User) ref.Val {
 	return library.NewAuthorizerVal(infoOf(u), authorizer.AuthorizerFunc(may.authorize))
 }
 
 // ResourceAuthorizer returns the value of the CEL variable authorizer.requestResource.
-func (may May) ResourceAuthorizer(u request.User, target *Target, name string) ref.Val {
+func (may AuthorizeFunc) ResourceAuthorizer(u request.User, target *Target, name string) ref.Val {
 	return library.NewResourceAuthorizerVal(infoOf(u), authorizer.AuthorizerFunc(may.authorize), &authorizedResource{target, name})
 }
 
@@ -31,12 +31,12 @@ func infoOf(u request.User) user.Info {
 	return &user.DefaultInfo{Name: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra}
 }
 
-func (may May) authorize(_ context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
+func (may AuthorizeFunc) authorize(_ context.Context, q authorizer.Attributes) (authorizer.Decision, string, error) {
 	who := q.GetUser()
 	info := request.Info{ResourceRequest: q.IsResourceRequest(), Verb: q.GetVerb(), Group: q.GetAPIGroup(), Version: q.GetAPIVersion(),
 		Namespace: q.GetNamespace(), Resource: q.GetResource(), Subresource: q.GetSubresource(), Name: q.GetName(), Path: q.GetPath()}
 	if selected, err := q.GetFieldSelector(); err == nil {
-		info = info.Selecting(selectorOf(selected))
+		info = info.WithFieldSelector(selectorOf(selected))
 	}
 	allowed, reason := may(request.User{Name: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: who.GetExtra()}, info)
 	if allowed {

@@ -7,8 +7,8 @@ package matching
 //	- name: not-by-nodes
 //	  expression: '!("system:nodes" in request.userInfo.groups) && has(object.metadata.labels)'
 //
-//	conditions := &matching.Set{Asked: hook.MatchConditions}
-//	wanted, err := conditions.Hold(ctx, map[string]any{"object": ..., "oldObject": ..., "request": ..., "authorizer": ...})
+//	conditions := &matching.Set{Conditions: hook.MatchConditions}
+//	wanted, err := conditions.Match(ctx, map[string]any{"object": ..., "oldObject": ..., "request": ..., "authorizer": ...})
 //
 // A request matches if all conditions are true. If any condition is false, the request does not
 // match, even if another condition fails. Otherwise an error means that the request is rejected,
@@ -115,17 +115,17 @@ func Compile(expression string, language func(*environment.EnvSet) *celgo.Env) (
 
 // Set contains the match conditions for a webhook. They are compiled on first use.
 type Set struct {
-	Asked   []admissionv1.MatchCondition // from the configuration
-	compile sync.Once
-	ready   []Condition
-	broken  []error // parallel to ready; the error of compiling each condition
+	Conditions []admissionv1.MatchCondition // from the configuration
+	compile    sync.Once
+	ready      []Condition
+	broken     []error // parallel to ready; the error of compiling each condition
 }
 
-// Hold reports whether all conditions are true. If one is false, it ignores the errors of the
+// Match reports whether all conditions are true. If one is false, it ignores the errors of the
 // others.
-func (c *Set) Hold(ctx context.Context, variables map[string]any) (bool, error) {
+func (c *Set) Match(ctx context.Context, variables map[string]any) (bool, error) {
 	c.compile.Do(func() {
-		for _, asked := range c.Asked {
+		for _, asked := range c.Conditions {
 			ready, err := Compile(asked.Expression, (*environment.EnvSet).StoredExpressionsEnv)
 			if err != nil {
 				err = fmt.Errorf("compilation error: %w", err)

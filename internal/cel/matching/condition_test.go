@@ -54,9 +54,9 @@ func TestFalseConditionsWinOverErrors(t *testing.T) {
 	} {
 		set := &Set{}
 		for i, text := range c.conditions {
-			set.Asked = append(set.Asked, admissionv1.MatchCondition{Name: fmt.Sprint("c", i), Expression: text})
+			set.Conditions = append(set.Conditions, admissionv1.MatchCondition{Name: fmt.Sprint("c", i), Expression: text})
 		}
-		holds, err := set.Hold(t.Context(), map[string]any{"object": map[string]any{"a": 1}, "oldObject": nil, "request": nil, "authorizer": nil})
+		holds, err := set.Match(t.Context(), map[string]any{"object": map[string]any{"a": 1}, "oldObject": nil, "request": nil, "authorizer": nil})
 		if holds != c.holds || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%.100q: %v, %v; want %v, %q", c.conditions, holds, err, c.holds, c.err)
 		}
@@ -76,7 +76,7 @@ func TestExpressionsAskTheAuthorizer(t *testing.T) {
 	} {
 		for _, allowed := range []bool{true, false} {
 			var asked string
-			may := May(func(u request.User, info request.Info) (bool, string) {
+			may := AuthorizeFunc(func(u request.User, info request.Info) (bool, string) {
 				asked = fmt.Sprintf("%s %s %s", u.Name, info.Verb, info.Path)
 				if info.ResourceRequest {
 					asked = fmt.Sprintf("%s %s %s %s/%s %s/%s", u.Name, info.Verb, info.Group, info.Resource, info.Subresource, info.Namespace, info.Name)

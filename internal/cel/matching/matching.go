@@ -47,8 +47,8 @@ func (t Target) at(row *scheme.Resource) *Target {
 	return &t
 }
 
-// Rule reports whether the rule matches the target.
-func Rule(rule *admissionv1.RuleWithOperations, t *Target) bool {
+// MatchesRule reports whether the rule matches the target.
+func MatchesRule(rule *admissionv1.RuleWithOperations, t *Target) bool {
 	return scopeMatches(rule.Scope, t) &&
 		(slices.Contains(rule.Operations, admissionv1.OperationAll) || slices.Contains(rule.Operations, admissionv1.OperationType(t.Operation))) &&
 		namesOrAll(rule.APIGroups, t.Group) && namesOrAll(rule.APIVersions, t.Version) &&
@@ -88,11 +88,11 @@ func IsExempt(res *scheme.Resource) bool {
 	return res.Group == admissionv1.GroupName && slices.Contains(exemptKinds, res.Kind)
 }
 
-// Row returns the row whose version the webhook or policy receives, or nil if no rule matches. If
-// a rule matches the request, that is res. Otherwise, with matchPolicy Equivalent, which is the
-// default, it is the first equivalent row that a rule matches. The function matches reports
-// whether a rule matches a target.
-func Row[R any](rules []R, matches func(*R, *Target) bool, policy *admissionv1.MatchPolicyType, t *Target, res *scheme.Resource,
+// MatchingResource returns the row whose version the webhook or policy receives, or nil if no rule
+// matches. If a rule matches the request, that is res. Otherwise, with matchPolicy Equivalent,
+// which is the default, it is the first equivalent row that a rule matches. The function matches
+// reports whether a rule matches a target.
+func MatchingResource[R any](rules []R, matches func(*R, *Target) bool, policy *admissionv1.MatchPolicyType, t *Target, res *scheme.Resource,
 	equivalents func() []*scheme.Resource) *scheme.Resource {
 	for i := range rules {
 		if matches(&rules[i], t) {
@@ -123,8 +123,8 @@ func Equivalents(reg *scheme.Registry, res *scheme.Resource, subresource string)
 	return rows
 }
 
-// Selector parses a selector. A nil selector selects everything.
-func Selector(selector *metav1.LabelSelector) (labels.Selector, error) {
+// ParseSelector parses a selector. A nil selector selects everything.
+func ParseSelector(selector *metav1.LabelSelector) (labels.Selector, error) {
 	if selector == nil {
 		return labels.Everything(), nil
 	}

@@ -66,7 +66,7 @@ func TestRuleMatches(t *testing.T) {
 		rule := ruleOf(c.rule)
 		for name, target := range targets {
 			want := strings.Contains(" "+c.want+" ", " "+name+" ")
-			if got := Rule(rule, target); got != want {
+			if got := MatchesRule(rule, target); got != want {
 				t.Errorf("rule %q, %s: got %v, want %v", c.rule, name, got, want)
 			}
 		}
@@ -94,7 +94,7 @@ func TestRow(t *testing.T) {
 		for _, line := range c.rules {
 			rules = append(rules, *ruleOf(line))
 		}
-		if got := Row(rules, Rule, c.policy, target, v1, func() []*scheme.Resource { return Equivalents(reg, v1, "") }); got != c.want {
+		if got := MatchingResource(rules, MatchesRule, c.policy, target, v1, func() []*scheme.Resource { return Equivalents(reg, v1, "") }); got != c.want {
 			t.Errorf("%v: got %v, want %v", c.rules, got, c.want)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // The rows of the essay's table: which rules ask about the creation of the pod web/a.
-func ExampleRule() {
+func ExampleMatchesRule() {
 	target := &matching.Target{Version: "v1", Resource: "pods", Operation: "CREATE", Namespace: "web"}
 	cluster := admissionv1.ClusterScope
 	for _, c := range []struct {
@@ -21,7 +21,7 @@ func ExampleRule() {
 			Operations: []admissionv1.OperationType{"CREATE"},
 			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{c.resource}, Scope: c.scope},
 		}
-		fmt.Printf("%-12s scope=%v %v\n", c.resource, c.scope != nil, matching.Rule(rule, target))
+		fmt.Printf("%-12s scope=%v %v\n", c.resource, c.scope != nil, matching.MatchesRule(rule, target))
 	}
 	// Output:
 	// pods         scope=false true
@@ -32,9 +32,9 @@ func ExampleRule() {
 }
 
 // An absent selector selects everything, an empty one too; one with a label that nobody has selects nothing.
-func ExampleSelector() {
+func ExampleParseSelector() {
 	for _, asked := range []*metav1.LabelSelector{nil, {}, {MatchLabels: map[string]string{"env": "test"}}} {
-		selector, err := matching.Selector(asked)
+		selector, err := matching.ParseSelector(asked)
 		fmt.Println(selector.Empty(), err)
 	}
 	// Output:

@@ -69,7 +69,7 @@ func (c *Checker) check(scope plugincel.Compiler, e *expression, declared plugin
 
 // within calls compile, unless the errors so far have used up the budget.
 func (c *Checker) within(compile func() plugincel.CompilationResult) error {
-	if c.left.Spent() {
+	if c.left.Exhausted() {
 		return errUnread
 	}
 	result := compile()
@@ -87,37 +87,37 @@ func (c *Checker) language(text string) environment.Type {
 	return environment.NewExpressions
 }
 
-// Condition checks a matchCondition, which cannot use variables.
-func (c *Checker) Condition(text string) error {
+// CheckCondition checks a matchCondition, which cannot use variables.
+func (c *Checker) CheckCondition(text string) error {
 	return c.check(c.plain, &expression{text: text, types: conditionTypes}, c.declared)
 }
 
-// Variable checks a variable and declares it for later expressions.
-func (c *Checker) Variable(name, text string) error {
+// CheckVariable checks a variable and declares it for later expressions.
+func (c *Checker) CheckVariable(name, text string) error {
 	return c.within(func() plugincel.CompilationResult {
 		return c.composed.CompileAndStoreVariable(&expression{name: name, text: text, types: variableTypes}, c.declared, c.language(text))
 	})
 }
 
-// Validation checks the expression of a validation.
-func (c *Checker) Validation(text string) error {
+// CheckValidation checks the expression of a validation.
+func (c *Checker) CheckValidation(text string) error {
 	return c.check(c.scope, &expression{text: text, types: conditionTypes}, c.declared)
 }
 
-// Message checks a messageExpression.
-func (c *Checker) Message(text string) error {
+// CheckMessage checks a messageExpression.
+func (c *Checker) CheckMessage(text string) error {
 	declared := c.declared
 	declared.HasAuthorizer = false
 	return c.check(c.scope, &expression{text: text, types: messageTypes}, declared)
 }
 
-// Annotation checks the valueExpression of an audit annotation.
-func (c *Checker) Annotation(text string) error {
+// CheckAnnotation checks the valueExpression of an audit annotation.
+func (c *Checker) CheckAnnotation(text string) error {
 	return c.check(c.scope, &expression{text: text, types: annotationTypes}, c.declared)
 }
 
-// Mutation checks the expression of a mutation.
-func (c *Checker) Mutation(kind admissionv1.PatchType, text string) error {
+// CheckMutation checks the expression of a mutation.
+func (c *Checker) CheckMutation(kind admissionv1.PatchType, text string) error {
 	declared := c.declared
 	declared.HasPatchTypes = true
 	types := appliedTypes

@@ -15,7 +15,7 @@ type Check struct {
 	Policy, Binding string        // their names
 	Error           string        // no_error, compile_error, out_of_budget or invalid_error
 	Action          string        // one of allow, deny, audit or warn; empty for a mutation
-	Took            time.Duration // duration of the evaluation
+	Duration        time.Duration // duration of the evaluation
 }
 
 // errorType classifies the message of an evaluation. As in kube-apiserver, this includes

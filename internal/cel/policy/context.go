@@ -108,7 +108,7 @@ func (h *writeContext) shown(row *scheme.Resource, obj scheme.Object) (any, erro
 	if obj == nil {
 		return nil, nil
 	}
-	want := row.BodyOf(h.w.Subresource)
+	want := row.ExpectedBody(h.w.Subresource)
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if row == h.w.Resource {
 			return u.Object, nil
@@ -140,8 +140,8 @@ func (h *writeContext) request(d *document) map[string]any {
 
 // requestAs returns the request with the kind of kindOf and the resource of row.
 func (h *writeContext) requestAs(kindOf, row *scheme.Resource) map[string]any {
-	w, asked := h.w, h.w.Resource.BodyOf(h.w.Subresource)
-	kind := kindOf.BodyOf(w.Subresource)
+	w, asked := h.w, h.w.Resource.ExpectedBody(h.w.Subresource)
+	kind := kindOf.ExpectedBody(w.Subresource)
 	members, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&admissionreview.AdmissionRequest{
 		Kind:               metav1.GroupVersionKind{Group: kind.Group, Version: kind.Version, Kind: kind.Kind},
 		Resource:           metav1.GroupVersionResource{Group: row.Group, Version: row.Version, Resource: row.Plural},
@@ -149,7 +149,7 @@ func (h *writeContext) requestAs(kindOf, row *scheme.Resource) map[string]any {
 		RequestKind:        &metav1.GroupVersionKind{Group: asked.Group, Version: asked.Version, Kind: asked.Kind},
 		RequestResource:    &metav1.GroupVersionResource{Group: w.Resource.Group, Version: w.Resource.Version, Resource: w.Resource.Plural},
 		RequestSubResource: w.Subresource, Name: w.Name, Namespace: w.Namespace, Operation: admissionreview.Operation(w.Operation),
-		UserInfo: w.Request.User.Wire(), DryRun: &w.DryRun, Options: runtime.RawExtension{Object: w.Options},
+		UserInfo: w.Request.User.UserInfo(), DryRun: &w.DryRun, Options: runtime.RawExtension{Object: w.Options},
 	})
 	if err != nil { // impossible, because these are our own Go types
 		return map[string]any{}
@@ -249,14 +249,14 @@ func orEmpty(members map[string]any) map[string]any {
 
 func (h *writeContext) authorizer() ref.Val {
 	if h.who == nil {
-		h.who = h.p.May.Authorizer(h.w.Request.User)
+		h.who = h.p.Authorize.Authorizer(h.w.Request.User)
 	}
 	return h.who
 }
 
 func (h *writeContext) resourceAuthorizer() ref.Val {
 	if h.where == nil {
-		h.where = h.p.May.ResourceAuthorizer(h.w.Request.User, &h.target, h.w.Name)
+		h.where = h.p.Authorize.ResourceAuthorizer(h.w.Request.User, &h.target, h.w.Name)
 	}
 	return h.where
 }

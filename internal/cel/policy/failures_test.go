@@ -15,10 +15,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"apilet/internal/corrupt"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
-	"apilet/internal/unreadable"
 )
 
 // stored opens a store for p that has some documents, by their keys.
@@ -162,7 +162,7 @@ func TestNoPolicyIsAskedAfterTheRequestEnds(t *testing.T) {
 	for name, ask := range map[string]func(ctx context.Context, p *Policies) error{
 		"validating": func(ctx context.Context, p *Policies) error { return p.Validate(ctx, podWrite(p)) },
 		"mutating": func(ctx context.Context, p *Policies) error {
-			_, err := p.Mutate(ctx, podWrite(p), &Rounds{})
+			_, err := p.Mutate(ctx, podWrite(p), &ReinvocationState{})
 			return err
 		},
 	} {
@@ -170,7 +170,7 @@ func TestNoPolicyIsAskedAfterTheRequestEnds(t *testing.T) {
 		p := inForce(t, []*policy{denies("a", asks), denies("b", asks)}, []*policy{mutates("a", "", mutation), mutates("b", "", mutation)})
 		ctx, cancel := context.WithCancel(t.Context())
 		asked := 0
-		p.May = func(request.User, request.Info) (bool, string) {
+		p.Authorize = func(request.User, request.Info) (bool, string) {
 			asked++
 			cancel()
 			return true, ""
@@ -236,7 +236,7 @@ func TestMutationsThatCannotBeMadeAreRefused(t *testing.T) {
 			}
 			w := podWrite(p)
 			before, _ := json.Marshal(w.Object)
-			changed, err := p.Mutate(t.Context(), w, &Rounds{})
+			changed, err := p.Mutate(t.Context(), w, &ReinvocationState{})
 			got := outcome(err)
 			code, text, _ := strings.Cut(want, ".*")
 			if changed || (got == "") != (want == "") || !strings.HasPrefix(got, code) || !strings.Contains(got, text) {
@@ -270,16 +270,16 @@ func TestReloadKeepsWhatIsInForce(t *testing.T) {
 		base + "mutatingadmissionpolicybindings//l":         doc("l", `{"policyName":"label"}`),
 		base + "mutatingadmissionpolicybindings//elsewhere": doc("elsewhere", `{"policyName":"gone"}`),
 	})
-	p.Unreadable = unreadable.NewUnreadables(st, zerolog.Nop())
+	p.Corrupt = corrupt.NewObjects(st, zerolog.Nop())
 	p.Types, p.programs = scheme.NewRegistry(), nil
-	p.Committed(p.Types.Lookup("", "v1", "pods"))
+	p.OnCommit(p.Types.Lookup("", "v1", "pods"))
 	if set := p.current.Load(); len(set.validating)+len(set.mutating) != 0 {
 		t.Error("a write to something else brought policies into force")
 	}
 	check := func(when string) {
 		t.Helper()
 		w := podWrite(p)
-		if changed, err := p.Mutate(t.Context(), w, &Rounds{}); err != nil || !changed || w.Object.(*corev1.Pod).Labels["a"] != "b" {
+		if changed, err := p.Mutate(t.Context(), w, &ReinvocationState{}); err != nil || !changed || w.Object.(*corev1.Pod).Labels["a"] != "b" {
 			t.Errorf("%s: mutating: %v, %v", when, changed, err)
 		}
 		if err := p.Validate(t.Context(), w); err == nil || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'no' with binding 'n'") {
@@ -292,7 +292,7 @@ func TestReloadKeepsWhatIsInForce(t *testing.T) {
 	if p.Reload(); p.programs["validatingadmissionpolicies/no"].ready != compiled || compiled == nil {
 		t.Error("a policy that has not changed was compiled anew")
 	}
-	if n := p.Unreadable.Count(); n != 2 {
+	if n := p.Corrupt.Count(); n != 2 {
 		t.Errorf("%d objects are noted as unreadable, want 2", n)
 	}
 	st.Close()

@@ -19,8 +19,8 @@ func matcherOf(asked *admissionv1.MatchResources) *matcher {
 	}
 	m := &matcher{MatchResources: *asked}
 	var errs [2]error
-	m.namespaces, errs[0] = matching.Selector(asked.NamespaceSelector)
-	m.objects, errs[1] = matching.Selector(asked.ObjectSelector)
+	m.namespaces, errs[0] = matching.ParseSelector(asked.NamespaceSelector)
+	m.objects, errs[1] = matching.ParseSelector(asked.ObjectSelector)
 	m.broken = errors.Join(errs[:]...)
 	return m
 }
@@ -52,7 +52,7 @@ func (m *matcher) matches(h *writeContext) (*scheme.Resource, error) {
 
 func (m *matcher) rowOf(rules []admissionv1.NamedRuleWithOperations, h *writeContext) *scheme.Resource {
 	named := func(rule *admissionv1.NamedRuleWithOperations, t *matching.Target) bool {
-		return (len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, h.w.Name)) && matching.Rule(&rule.RuleWithOperations, t)
+		return (len(rule.ResourceNames) == 0 || slices.Contains(rule.ResourceNames, h.w.Name)) && matching.MatchesRule(&rule.RuleWithOperations, t)
 	}
-	return matching.Row(rules, named, m.MatchPolicy, &h.target, h.w.Resource, h.equivalentRows)
+	return matching.MatchingResource(rules, named, m.MatchPolicy, &h.target, h.w.Resource, h.equivalentRows)
 }

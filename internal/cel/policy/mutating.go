@@ -39,9 +39,9 @@ import (
 	"apilet/internal/scheme"
 )
 
-// Rounds records which invocations must run again in the second pass over a write. The zero value
-// is ready to use.
-type Rounds struct {
+// ReinvocationState records which invocations must run again in the second pass over a write. The
+// zero value is ready to use.
+type ReinvocationState struct {
 	passes int
 	seen   []invocationKey // would run again if the object changed now
 	again  map[invocationKey]bool
@@ -51,7 +51,7 @@ type Rounds struct {
 type invocationKey struct{ policy, binding, param string }
 
 // changed marks the invocations in seen to run again, because the object has changed.
-func (r *Rounds) changed() {
+func (r *ReinvocationState) changed() {
 	for _, key := range r.seen {
 		if r.again == nil {
 			r.again = map[invocationKey]bool{}
@@ -88,7 +88,7 @@ func (c *complaint) text() string {
 
 // Mutate runs the active mutating policies for the next pass of rounds. It reports whether they
 // changed w.Object. The error is a Status that rejects the write.
-func (p *Policies) Mutate(ctx context.Context, w *Write, rounds *Rounds) (changed bool, err error) {
+func (p *Policies) Mutate(ctx context.Context, w *Write, rounds *ReinvocationState) (changed bool, err error) {
 	set := p.current.Load()
 	if set == nil || len(set.mutating) == 0 || w.Object == nil || matching.IsExempt(w.Resource) || w.Resource.Virtual {
 		return false, nil
@@ -108,7 +108,7 @@ func (p *Policies) Mutate(ctx context.Context, w *Write, rounds *Rounds) (change
 // A mutator runs the mutating policies for a write. It may replace the object.
 type mutator struct {
 	*writeContext
-	rounds     *Rounds
+	rounds     *ReinvocationState
 	mutated    bool
 	complaints []complaint
 }
@@ -214,7 +214,7 @@ func (m *mutator) ask(ctx context.Context, call *invocation) error {
 	for i := range c.mutations {
 		began := time.Now()
 		err := m.mutate(ctx, c, call, i)
-		check := Check{Mutating: true, Policy: call.policy.name, Binding: call.b.name, Error: "no_error", Took: time.Since(began)}
+		check := Check{Mutating: true, Policy: call.policy.name, Binding: call.b.name, Error: "no_error", Duration: time.Since(began)}
 		if err != nil {
 			check.Error = errorType(err.Error())
 		}
@@ -278,7 +278,7 @@ func (m *mutator) replace(row *scheme.Resource, body []byte) error {
 			return apierrors.NewInternalError(err)
 		}
 	}
-	if row.BodyOf(m.w.Subresource).Kind == row.Kind {
+	if row.ExpectedBody(m.w.Subresource).Kind == row.Kind {
 		if err := m.p.Defaults(m.w.Resource, obj); err != nil {
 			return err
 		}
@@ -315,7 +315,7 @@ func (m *mutator) applied(document *document, value ref.Val) ([]byte, error) {
 	}
 	live := document.object.(map[string]any)
 	wanted["apiVersion"], wanted["kind"] = live["apiVersion"], live["kind"]
-	merged, err := m.p.Fields(document.row).Merge(live, wanted, document.row.BodyOf(m.w.Subresource).Wire)
+	merged, err := m.p.FieldManager(document.row).Merge(live, wanted, document.row.ExpectedBody(m.w.Subresource).Wire)
 	if err != nil {
 		return nil, fmt.Errorf("error applying patch: %w", err)
 	}

@@ -35,26 +35,26 @@ import (
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 
 	"apilet/internal/cel/matching"
+	"apilet/internal/corrupt"
 	"apilet/internal/fieldmanager"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
-	"apilet/internal/unreadable"
 )
 
 // ---- Active policies
 
 // Policies evaluates the admission policies of a server.
 type Policies struct {
-	Store      *store.Store            // source of policies, bindings and params
-	Types      *scheme.Registry        // resolves the types in rules and paramKinds
-	Unreadable *unreadable.Unreadables // records policies and bindings that cannot be decoded
-	Log        zerolog.Logger          // receives errors of reloads
-	May        matching.May            // for the CEL variable authorizer
+	Store     *store.Store           // source of policies, bindings and params
+	Types     *scheme.Registry       // resolves the types in rules and paramKinds
+	Corrupt   *corrupt.Objects       // records policies and bindings that cannot be decoded
+	Log       zerolog.Logger         // receives errors of reloads
+	Authorize matching.AuthorizeFunc // for the CEL variable authorizer
 	// Defaults sets the default values of fields that may have been removed by a mutation.
 	Defaults func(res *scheme.Resource, obj scheme.Object) error
-	// Fields returns the manager that merges an ApplyConfiguration according to the schema.
-	Fields  func(res *scheme.Resource) *fieldmanager.Manager
-	Checked func(Check) // receives each evaluation; may be nil
+	// FieldManager returns the manager that merges an ApplyConfiguration according to the schema.
+	FieldManager func(res *scheme.Resource) *fieldmanager.Manager
+	OnCheck      func(Check) // receives each evaluation; may be nil
 	// Convert converts a custom resource to another version.
 	Convert func(row *scheme.Resource, obj scheme.Object) (scheme.Object, error)
 
@@ -93,22 +93,22 @@ type binding struct {
 	actions []admissionv1.ValidationAction
 }
 
-// Mutating reports whether any mutating policy is active.
-func (p *Policies) Mutating() bool {
+// HasMutating reports whether any mutating policy is active.
+func (p *Policies) HasMutating() bool {
 	set := p.current.Load()
 	return set != nil && len(set.mutating) > 0
 }
 
-// Validating reports whether any validating policy is active.
-func (p *Policies) Validating() bool {
+// HasValidating reports whether any validating policy is active.
+func (p *Policies) HasValidating() bool {
 	set := p.current.Load()
 	return set != nil && len(set.validating) > 0
 }
 
-// tell reports a check if Checked is set.
+// tell reports a check if OnCheck is set.
 func (p *Policies) tell(c Check) {
-	if p.Checked != nil {
-		p.Checked(c)
+	if p.OnCheck != nil {
+		p.OnCheck(c)
 	}
 }
 

@@ -24,8 +24,8 @@ import (
 func inForce(t testing.TB, validating, mutating []*policy) *Policies {
 	t.Helper()
 	p := &Policies{Types: scheme.NewRegistry(), Defaults: func(*scheme.Resource, scheme.Object) error { return nil },
-		May: func(request.User, request.Info) (bool, string) { return true, "" }}
-	p.Fields = func(res *scheme.Resource) *fieldmanager.Manager {
+		Authorize: func(request.User, request.Info) (bool, string) { return true, "" }}
+	p.FieldManager = func(res *scheme.Resource) *fieldmanager.Manager {
 		return &fieldmanager.Manager{Kind: res.GroupVersionKind(), GoType: res.GoType}
 	}
 	p.programs = map[string]*programs{}
@@ -113,7 +113,7 @@ func TestAContextThatEndsEndsTheAsking(t *testing.T) {
 	if err := p.Validate(ctx, podWrite(p)); !errors.Is(err, context.Canceled) {
 		t.Errorf("validating: %v", err)
 	}
-	if _, err := p.Mutate(ctx, podWrite(p), &Rounds{}); !errors.Is(err, context.Canceled) {
+	if _, err := p.Mutate(ctx, podWrite(p), &ReinvocationState{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("mutating: %v", err)
 	}
 }
@@ -121,7 +121,7 @@ func TestAContextThatEndsEndsTheAsking(t *testing.T) {
 func TestMutationsAreAskedAgain(t *testing.T) {
 	count := mutates("count", "JSONPatch", "[JSONPatch{op: 'add', path: '/metadata/labels/seen', value: object.metadata.labels['app']}]")
 	p := inForce(t, nil, []*policy{count})
-	w, rounds := podWrite(p), &Rounds{}
+	w, rounds := podWrite(p), &ReinvocationState{}
 	if changed, err := p.Mutate(t.Context(), w, rounds); err != nil || !changed || w.Object.GetLabels()["seen"] != "web" {
 		t.Fatalf("first: %v, %v, %v", changed, err, w.Object.GetLabels())
 	}
@@ -131,7 +131,7 @@ func TestMutationsAreAskedAgain(t *testing.T) {
 	labels := w.Object.GetLabels()
 	labels["app"] = "other"
 	w.Object.SetLabels(labels)
-	again := &Rounds{passes: 1, seen: rounds.seen, last: podWrite(p).Object}
+	again := &ReinvocationState{passes: 1, seen: rounds.seen, last: podWrite(p).Object}
 	if changed, err := p.Mutate(t.Context(), w, again); err != nil || !changed || w.Object.GetLabels()["seen"] != "other" {
 		t.Errorf("changed since: %v, %v, %v", changed, err, w.Object.GetLabels())
 	}
@@ -190,7 +190,7 @@ func BenchmarkTenPolicies(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				if p.Validating() {
+				if p.HasValidating() {
 					if err := p.Validate(b.Context(), w); err != nil {
 						b.Fatal(err)
 					}

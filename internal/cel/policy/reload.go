@@ -16,8 +16,8 @@ import (
 	"apilet/internal/store"
 )
 
-// Committed reloads the policies after a write to a policy or a binding.
-func (p *Policies) Committed(res *scheme.Resource) {
+// OnCommit reloads the policies after a write to a policy or a binding.
+func (p *Policies) OnCommit(res *scheme.Resource) {
 	if res.Group == admissionv1.GroupName && matching.IsExempt(res) {
 		p.Reload()
 	}
@@ -112,13 +112,13 @@ func (p *Policies) keepLocked(before map[string]*programs, key, spec string) *pr
 // representation of the object's spec.
 func (p *Policies) each(plural string, visit func(obj scheme.Object, spec string)) error {
 	res := p.Types.Lookup(admissionv1.GroupName, "v1", plural)
-	for rec, err := range p.Store.All(store.Span{Prefix: res.KeyPrefix(""), Sound: true}) {
+	for rec, err := range p.Store.All(store.Span{Prefix: res.KeyPrefix(""), SkipDamaged: true}) {
 		if err != nil {
 			return err
 		}
 		obj, err := res.DecodeStored(rec.JSON)
 		if err != nil {
-			p.Unreadable.Note(rec, err)
+			p.Corrupt.Add(rec, err)
 			continue
 		}
 		visit(obj, gjson.GetBytes(rec.JSON, "spec").Raw)

@@ -54,8 +54,8 @@ type TypeChecker struct {
 	// object with the schemas by name. root is the name of the kind.
 	Schemas func(row *scheme.Resource) (root string, schemas []byte, err error)
 	// Write updates the status of the named policy, if the policy still exists.
-	Write func(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error
-	Tell  func(error) // receives the result of each pass
+	Write  func(ctx context.Context, name string, change func(*admissionv1.ValidatingAdmissionPolicy)) error
+	Report func(error) // receives the result of each pass
 }
 
 // Run checks policies when they have changed. It returns when ctx is done.
@@ -64,7 +64,7 @@ func (c *TypeChecker) Run(ctx context.Context) {
 	for log := c.Store.Follow(row.Base); ctx.Err() == nil; {
 		log.From(c.Store.Revision())
 		if err := c.pass(ctx, row); ctx.Err() == nil {
-			c.Tell(err)
+			c.Report(err)
 		}
 		log.Wait(ctx, time.Time{}, nil)
 	}
@@ -75,7 +75,7 @@ func (c *TypeChecker) Run(ctx context.Context) {
 func (c *TypeChecker) pass(ctx context.Context, row *scheme.Resource) error {
 	var stale []*admissionv1.ValidatingAdmissionPolicy
 	var err error
-	for rec, failed := range c.Store.All(store.Span{Prefix: row.KeyPrefix(""), Sound: true}) {
+	for rec, failed := range c.Store.All(store.Span{Prefix: row.KeyPrefix(""), SkipDamaged: true}) {
 		if err = failed; err != nil {
 			break
 		}

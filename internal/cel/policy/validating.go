@@ -143,7 +143,7 @@ func (s *session) askBinding(ctx context.Context, policy *policy, b *binding, ro
 		s.act(ctx, policy, b, found.verdicts)
 		for _, failure := range found.failures {
 			s.refuse(policy, b, &failure)
-			s.p.tell(Check{Policy: policy.name, Binding: b.name, Error: errorType(failure.message), Action: "deny", Took: failure.took})
+			s.p.tell(Check{Policy: policy.name, Binding: b.name, Error: errorType(failure.message), Action: "deny", Duration: failure.took})
 		}
 		for _, n := range found.notes {
 			if !slices.Contains(notes[n.key], n.value) {
@@ -202,7 +202,7 @@ func codeOf(reason metav1.StatusReason) int32 {
 func (s *session) act(ctx context.Context, policy *policy, b *binding, verdicts []verdict) {
 	for i := range verdicts {
 		v := &verdicts[i]
-		check := Check{Policy: policy.name, Binding: b.name, Error: errorType(v.message), Action: "allow", Took: v.took}
+		check := Check{Policy: policy.name, Binding: b.name, Error: errorType(v.message), Action: "allow", Duration: v.took}
 		if !v.denied {
 			if v.failed {
 				s.p.tell(check)

@@ -123,11 +123,11 @@ func ValidateUpdate(ctx context.Context, crd, old *apiextensions.CustomResourceD
 	p := field.NewPath("spec")
 	c.spec(ctx, p, &crd.Spec)
 	if apiextensions.IsCRDConditionTrue(old, apiextensions.Established) { // objects may be stored by these
-		c.Same(p, "scope", crd.Spec.Scope, old.Spec.Scope)
-		c.Same(p.Child("names"), "kind", crd.Spec.Names.Kind, old.Spec.Names.Kind)
+		c.Immutable(p, "scope", crd.Spec.Scope, old.Spec.Scope)
+		c.Immutable(p.Child("names"), "kind", crd.Spec.Names.Kind, old.Spec.Names.Kind)
 	}
-	c.Same(p, "group", crd.Spec.Group, old.Spec.Group)
-	c.Same(p.Child("names"), "plural", crd.Spec.Names.Plural, old.Spec.Names.Plural)
+	c.Immutable(p, "group", crd.Spec.Group, old.Spec.Group)
+	c.Immutable(p.Child("names"), "plural", crd.Spec.Names.Plural, old.Spec.Names.Plural)
 	c.rest(crd, old)
 	return c.Errs
 }
@@ -341,7 +341,7 @@ func anySchema(spec *apiextensions.CustomResourceDefinitionSpec, is func(*apiext
 
 func (c checker) spec(ctx context.Context, p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec) {
 	c.group(p, spec.Group)
-	c.Known(p, "scope", string(spec.Scope), definitionScopes)
+	c.RequiredOneOf(p, "scope", string(spec.Scope), definitionScopes)
 	preserves := spec.PreserveUnknownFields != nil && *spec.PreserveUnknownFields
 	c.schemasGiven(p, spec, preserves)
 	hasDefaults := anySchema(spec, func(s *apiextensions.JSONSchemaProps) bool { return s.Default != nil })
@@ -358,7 +358,7 @@ func (c checker) spec(ctx context.Context, p *field.Path, spec *apiextensions.Cu
 		c.version(ctx, p.Child("versions").Index(i), hasStatus(subresources), &spec.Versions[i])
 	}
 	c.versions(p, spec)
-	c.Filled(p.Child("names"), "plural", spec.Names.Plural, "singular", spec.Names.Singular, "kind", spec.Names.Kind, "listKind", spec.Names.ListKind)
+	c.RequireAll(p.Child("names"), "plural", spec.Names.Plural, "singular", spec.Names.Singular, "kind", spec.Names.Kind, "listKind", spec.Names.ListKind)
 	c.names(p.Child("names"), &spec.Names)
 	statusAnywhere := hasStatus(spec.Subresources) ||
 		slices.ContainsFunc(spec.Versions, func(v apiextensions.CustomResourceDefinitionVersion) bool { return hasStatus(v.Subresources) })
@@ -381,7 +381,7 @@ func (c checker) group(p *field.Path, group string) {
 		c.Invalid(p, "group", group, "should be a domain with at least one dot")
 		return
 	}
-	c.Name(p, "group", group, joined(utilvalidation.IsDNS1123Subdomain))
+	c.RequiredFormat(p, "group", group, joined(utilvalidation.IsDNS1123Subdomain))
 }
 
 // joined returns a format that joins the messages.
@@ -433,11 +433,11 @@ func (c checker) versions(p *field.Path, spec *apiextensions.CustomResourceDefin
 	if stored != 1 {
 		c.Invalid(p, "versions", spec.Versions, "must have exactly one version marked as storage version")
 	}
-	c.Maybe(p, "version", spec.Version, joined(utilvalidation.IsDNS1035Label))
+	c.OptionalFormat(p, "version", spec.Version, joined(utilvalidation.IsDNS1035Label))
 }
 
 func (c checker) version(ctx context.Context, p *field.Path, status bool, v *apiextensions.CustomResourceDefinitionVersion) {
-	c.Words(p, "name", v.Name, joined(utilvalidation.IsDNS1035Label))
+	c.Format(p, "name", v.Name, joined(utilvalidation.IsDNS1035Label))
 	c.deprecation(p, v)
 	c.schema(ctx, p.Child("schema"), versionSchema{v.Schema, v.Name, status})
 	c.subresources(p.Child("subresources"), v.Subresources)
@@ -475,18 +475,18 @@ func (c checker) deprecation(p *field.Path, v *apiextensions.CustomResourceDefin
 
 // names checks the names that are set.
 func (c checker) names(p *field.Path, names *apiextensions.CustomResourceDefinitionNames) {
-	c.Maybe(p, "plural", names.Plural, joined(utilvalidation.IsDNS1035Label))
-	c.Maybe(p, "singular", names.Singular, joined(utilvalidation.IsDNS1035Label))
-	c.Maybe(p, "kind", names.Kind, isKindName)
-	c.Maybe(p, "listKind", names.ListKind, isKindName)
+	c.OptionalFormat(p, "plural", names.Plural, joined(utilvalidation.IsDNS1035Label))
+	c.OptionalFormat(p, "singular", names.Singular, joined(utilvalidation.IsDNS1035Label))
+	c.OptionalFormat(p, "kind", names.Kind, isKindName)
+	c.OptionalFormat(p, "listKind", names.ListKind, isKindName)
 	for i, name := range names.ShortNames {
-		c.Words(p.Child("shortNames").Index(i), "", name, joined(utilvalidation.IsDNS1035Label))
+		c.Format(p.Child("shortNames").Index(i), "", name, joined(utilvalidation.IsDNS1035Label))
 	}
 	if names.Kind != "" && names.Kind == names.ListKind {
 		c.Invalid(p, "listKind", names.ListKind, "kind and listKind may not be the same")
 	}
 	for i, name := range names.Categories {
-		c.Words(p.Child("categories").Index(i), "", name, joined(utilvalidation.IsDNS1035Label))
+		c.Format(p.Child("categories").Index(i), "", name, joined(utilvalidation.IsDNS1035Label))
 	}
 }
 
@@ -502,11 +502,11 @@ func (c checker) subresources(p *field.Path, s *apiextensions.CustomResourceSubr
 	if s == nil || s.Scale == nil {
 		return
 	}
-	c.Name(p, "scale.specReplicasPath", s.Scale.SpecReplicasPath, isPathUnder("should be a json path under .spec", ".spec."))
-	c.Name(p, "scale.statusReplicasPath", s.Scale.StatusReplicasPath, isPathUnder("should be a json path under .status", ".status."))
+	c.RequiredFormat(p, "scale.specReplicasPath", s.Scale.SpecReplicasPath, isPathUnder("should be a json path under .spec", ".spec."))
+	c.RequiredFormat(p, "scale.statusReplicasPath", s.Scale.StatusReplicasPath, isPathUnder("should be a json path under .status", ".status."))
 	if s.Scale.LabelSelectorPath != nil {
 		under := isPathUnder("should be a json path under either .spec or .status", ".spec.", ".status.")
-		c.Maybe(p, "scale.labelSelectorPath", *s.Scale.LabelSelectorPath, under)
+		c.OptionalFormat(p, "scale.labelSelectorPath", *s.Scale.LabelSelectorPath, under)
 	}
 }
 
@@ -532,7 +532,7 @@ func isSimplePath(s string) []string {
 func (c checker) columns(p *field.Path, columns []apiextensions.CustomResourceColumnDefinition) {
 	for i, col := range columns {
 		at := p.Index(i)
-		c.Filled(at, "name", col.Name)
+		c.RequireAll(at, "name", col.Name)
 		detail := "must be one of " + strings.Join(printedTypes, ",")
 		if col.Type == "" {
 			c.Required(at, "type", detail)
@@ -542,7 +542,7 @@ func (c checker) columns(p *field.Path, columns []apiextensions.CustomResourceCo
 		if col.Format != "" && !slices.Contains(printedFormats, col.Format) {
 			c.Invalid(at, "format", col.Format, "must be one of "+strings.Join(printedFormats, ","))
 		}
-		c.Name(at, "JSONPath", col.JSONPath, isSimplePath)
+		c.RequiredFormat(at, "JSONPath", col.JSONPath, isSimplePath)
 	}
 }
 
@@ -600,7 +600,7 @@ func (c checker) conversion(p *field.Path, conversion *apiextensions.CustomResou
 	if conversion == nil {
 		return
 	}
-	c.Known(p, "strategy", string(conversion.Strategy), converters)
+	c.RequiredOneOf(p, "strategy", string(conversion.Strategy), converters)
 	client, reviews := conversion.WebhookClientConfig, conversion.ConversionReviewVersions
 	if conversion.Strategy != apiextensions.WebhookConverter {
 		c.Forbid(p, "webhookClientConfig", client != nil, "should not be set when strategy is not set to Webhook")
@@ -661,7 +661,7 @@ func (c checker) reviews(p *field.Path, versions []string) {
 			continue
 		}
 		seen[version] = true
-		c.Words(p.Index(i), "", version, utilvalidation.IsDNS1035Label)
+		c.Format(p.Index(i), "", version, utilvalidation.IsDNS1035Label)
 	}
 	if len(versions) > 0 && !c.oddReviews && !slices.ContainsFunc(versions, isReviewVersion) {
 		c.Invalid(p, "", versions, "must include at least one of "+strings.Join(reviewVersions, ", "))
@@ -1111,7 +1111,7 @@ func (s *schemaChecker) ruleForm(p *field.Path, schema *apiextensions.JSONSchema
 // compile compiles the rules of a schema.
 func (s *schemaChecker) compile(at place, schema *apiextensions.JSONSchemaProps) {
 	// the error would not be reported, and the compiler may need half a second for it
-	if s.left.Spent() {
+	if s.left.Exhausted() {
 		return
 	}
 	p := at.path.Child("x-kubernetes-validations")
@@ -1121,7 +1121,7 @@ func (s *schemaChecker) compile(at place, schema *apiextensions.JSONSchemaProps)
 		return
 	}
 	part := *typed.schema
-	for from := 0; from < len(typed.schema.XValidations) && !s.left.Spent(); from += len(part.XValidations) {
+	for from := 0; from < len(typed.schema.XValidations) && !s.left.Exhausted(); from += len(part.XValidations) {
 		part.XValidations = together(typed.schema.XValidations[from:])
 		results, err := cel.Compile(&part, typed.decl, celconfig.PerCallLimit, celenv.Base(), s.storedExpressions)
 		if err != nil {

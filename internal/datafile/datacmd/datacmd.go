@@ -32,6 +32,7 @@ import (
 
 	"apilet/internal/atomicfile"
 	"apilet/internal/commandline"
+	"apilet/internal/corrupt"
 	"apilet/internal/encryption"
 	"apilet/internal/etcd"
 	"apilet/internal/kubeconfig"
@@ -39,7 +40,6 @@ import (
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
-	"apilet/internal/unreadable"
 )
 
 // A command contains the values of the command-line flags.
@@ -64,13 +64,13 @@ func Commands(logger func(io.Writer) zerolog.Logger) []commandline.Command {
 		return []commandline.FlagGroup{{Title: "Flags", Define: define}}
 	}
 	return []commandline.Command{
-		{Name: "backup", Args: "DEST", Counts: []int{1}, What: "copy a running server's objects, or those of a file that no server has open, into a new file",
+		{Name: "backup", Args: "DEST", ArgCounts: []int{1}, Description: "copy the objects of a running server, or of a data file that is not in use, to a new file",
 			Groups: flags(c.defineBackup), Run: c.runBackup},
-		{Name: "fork", Args: "DEST", Counts: []int{1}, What: "copy the objects of a running server, current or past, into a new file for --base",
+		{Name: "fork", Args: "DEST", ArgCounts: []int{1}, Description: "copy the objects of a running server, current or past, to a new file for --base",
 			Groups: flags(c.defineFork), Run: c.runFork},
-		{Name: "check", Counts: none, What: "look at every page and object of a data file that no server has open", Groups: flags(c.defineCheck), Run: c.runCheck},
-		{Name: "defrag", Counts: none, What: "rewrite a data file without its free pages; no server may have it open", Groups: flags(c.defineDefrag), Run: c.runDefrag},
-		{Name: "migrate", Counts: none, What: "copy the objects of a file that no server has open into an etcd cluster, or the other way",
+		{Name: "check", ArgCounts: none, Description: "check all pages and objects of a data file that is not in use", Groups: flags(c.defineCheck), Run: c.runCheck},
+		{Name: "defrag", ArgCounts: none, Description: "rewrite a data file that is not in use without its free pages", Groups: flags(c.defineDefrag), Run: c.runDefrag},
+		{Name: "migrate", ArgCounts: none, Description: "copy the objects of a data file that is not in use to an etcd cluster, or vice versa",
 			Groups: append(flags(c.defineCheck), commandline.FlagGroup{Title: "The etcd cluster", Define: c.defineMigration}), Run: c.runMigrate},
 	}
 }
@@ -79,7 +79,7 @@ func (c *command) defineData(f *flag.FlagSet) { options.Data(f, &c.data) }
 
 func (c *command) defineDefrag(f *flag.FlagSet) {
 	c.defineData(f)
-	f.BoolVar(&c.compact, "compact", false, "delete the history first: all versions that were replaced or deleted. apilet log no longer finds them, and clients list again")
+	f.BoolVar(&c.compact, "compact", false, "first delete the history, that is, all versions that were replaced or deleted. apilet log no longer finds them, and clients list again")
 }
 
 // defineCheck defines the flags of commands that decode objects.
@@ -94,15 +94,15 @@ func (c *command) defineBackup(f *flag.FlagSet) {
 }
 
 func (c *command) defineFork(f *flag.FlagSet) {
-	f.StringVar(&c.at, "at", "", "the `moment` of which to make it: a revision, a time, or how long ago (-5m); by default now")
+	f.StringVar(&c.at, "at", "", "the `moment` to copy: a revision, a time, or a relative time such as -5m (default: now)")
 	c.defineRemote(f)
 }
 
 func (c *command) defineRemote(f *flag.FlagSet) {
-	f.StringVar(&c.remote.Kubeconfig, "kubeconfig", "", "ask the server of this `file`'s current context, as its user")
-	f.StringVar(&c.remote.Server, "server", "", "the `URL` of the server to ask")
-	f.StringVar(&c.remote.TokenFile, "token-file", "", "a `file` with the bearer token for --server")
-	f.StringVar(&c.remote.CAFile, "certificate-authority", "", "PEM `file` of CA certificates to verify --server")
+	f.StringVar(&c.remote.Kubeconfig, "kubeconfig", "", "connect to the server of the current context of this `file`, as its user")
+	f.StringVar(&c.remote.Server, "server", "", "`URL` of the server")
+	f.StringVar(&c.remote.TokenFile, "token-file", "", "`file` with the bearer token for --server")
+	f.StringVar(&c.remote.CAFile, "certificate-authority", "", "PEM `file` with CA certificates to verify --server")
 }
 
 // runCheck prints the report of store.CheckObjects. It returns an error if there are problems.
@@ -110,7 +110,7 @@ func (c *command) runCheck(call commandline.Call) error {
 	path, seen := c.data, &store.Progress{}
 	defer seen.Show(call.Errors, "apilet check", time.Second)()
 	keyed := keyCount{}
-	each := store.Inspection{Decodes: unreadable.NewDecodeCheck(scheme.NewRegistry()), Encrypted: keyed.add}
+	each := store.Inspection{Decodes: corrupt.NewDecodeCheck(scheme.NewRegistry()), Encrypted: keyed.add}
 	if c.keys != "" {
 		keys, err := encryption.Open(context.Background(), encryption.Config{Path: c.keys, Log: c.logger(call.Errors)})
 		if err != nil {
@@ -196,7 +196,7 @@ func (c *command) runBackup(call commandline.Call) error {
 // affected.
 func (c *command) runFork(call commandline.Call) error {
 	if c.remote.Server == "" && c.remote.Kubeconfig == "" {
-		return errors.New("--server or --kubeconfig says of which server; it is missing. Of a file that no server has open, `apilet backup` makes one")
+		return errors.New("--server or --kubeconfig is required; to copy a data file that is not in use, run `apilet backup`")
 	}
 	seen := &store.Progress{}
 	defer seen.Show(call.Errors, "apilet fork", time.Second)()
@@ -230,7 +230,7 @@ func download(remote kubeconfig.Remote, moment, dest string, seen *store.Progres
 			return err
 		}
 		if copied, err = vetCopy(temp); err != nil {
-			return fmt.Errorf("what the server sent is no sound backup: %w", err)
+			return fmt.Errorf("the server sent a damaged backup: %w", err)
 		}
 		return nil
 	})
@@ -245,7 +245,7 @@ func refusedBackup(answer *http.Response) error {
 	if message := gjson.GetBytes(body, "message").String(); message != "" {
 		why += ": " + message
 	}
-	return fmt.Errorf("the server answers %s", why)
+	return fmt.Errorf("the server responded with %s", why)
 }
 
 // saveSynced writes content to an existing file and syncs it.
@@ -301,8 +301,8 @@ func (r copyReport) print(out io.Writer, path string, err error) {
 
 // defineMigration defines the flags of migrate.
 func (c *command) defineMigration(f *flag.FlagSet) {
-	f.BoolVar(&c.toFile, "to-file", false, "the other way: make the file of --data from what etcd holds")
-	f.BoolVar(&c.goBack, "revisions-go-back", false, "allow etcd's revision to be below the file's. Restart all clients: one that keeps running misses events silently")
+	f.BoolVar(&c.toFile, "to-file", false, "create the file of --data from the objects in etcd")
+	f.BoolVar(&c.goBack, "revisions-go-back", false, "allow a revision of etcd below the file's. Restart all clients; clients that keep running miss events silently")
 	c.etcd.Define(f)
 }
 
@@ -310,7 +310,7 @@ func (c *command) defineMigration(f *flag.FlagSet) {
 // must not be in use.
 func (c *command) runMigrate(call commandline.Call) error {
 	if len(c.etcd.Servers) == 0 {
-		return errors.New("--etcd-servers says from or to which etcd; it is missing")
+		return errors.New("--etcd-servers is required")
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
@@ -324,9 +324,9 @@ func (c *command) runMigrate(call commandline.Call) error {
 	cluster := etcd.Config{Encryption: keys, Servers: c.etcd.Servers, CAFile: c.etcd.CAFile, CertFile: c.etcd.CertFile, KeyFile: c.etcd.KeyFile,
 		Layout: etcd.NewLayout(c.etcd.Prefix, reg), RevisionsGoBack: c.goBack, Log: c.logger(call.Errors)}
 	if c.toFile {
-		filled, err := etcd.ToFile(ctx, cluster, c.data, seen)
+		filled, err := etcd.MigrateToFile(ctx, cluster, c.data, seen)
 		if err == nil {
-			fmt.Fprintf(call.Out, "%s: %d objects; %d other keys of etcd were left out; the revision is %d\n", c.data, filled.Objects, filled.LeftOut, filled.Revision)
+			fmt.Fprintf(call.Out, "%s: %d objects; %d other keys of etcd were left out; the revision is %d\n", c.data, filled.Objects, filled.Skipped, filled.Revision)
 		}
 		if filled.Running {
 			fmt.Fprintln(call.Out, "Servers have etcd in use: what they write from now on is not in the file, whose revisions begin a billion higher.")
@@ -340,7 +340,7 @@ func (c *command) runMigrate(call commandline.Call) error {
 	if err != nil {
 		return err
 	}
-	objects, err := etcd.ToCluster(ctx, cluster, st, seen)
+	objects, err := etcd.MigrateToCluster(ctx, cluster, st, seen)
 	if err == nil {
 		fmt.Fprintf(call.Out, "%s: %d objects are below %s\n", c.data, objects, cluster.Layout.Prefix())
 	}

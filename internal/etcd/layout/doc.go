@@ -28,8 +28,8 @@
 // definition.
 //
 // Invariants: StoreKey(EtcdKey(k)) is k. If Decode returns no error, the scheme can decode the
-// result, whatever the value was. For invalid values, it returns an error and a stand-in ([Stored])
-// that can be stored instead. This takes time linear in the size of the value. A [Layout] is
-// immutable and safe for concurrent use, including its Encryption, which is the last step of Encode
-// and the first step of Decode. The package does not depend on an etcd client.
+// result, whatever the value was. For invalid values, it returns an error and a stand-in
+// ([Document]) that can be stored instead. This takes time linear in the size of the value. A
+// [Layout] is immutable and safe for concurrent use, including its Encryption, which is the last
+// step of Encode and the first step of Decode. The package does not depend on an etcd client.
 package layout

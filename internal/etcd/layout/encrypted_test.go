@@ -48,7 +48,7 @@ func TestEncryptedValues(t *testing.T) {
 		}
 		lay := withCustom()
 		lay.reg.ReplaceCustom([]*scheme.Resource{scheme.GroupVersion("example.com", "v1", &scheme.Resource{Kind: "Widget", Plural: "widgets", Namespaced: true,
-			Custom: &scheme.CustomStrategy{StorageVersion: "v1", Unmarked: "v1"}})[0]})
+			Custom: &scheme.CustomStrategy{StorageVersion: "v1", ImplicitVersion: "v1"}})[0]})
 		if lay.Encryption, err = encryption.Open(t.Context(), encryption.Config{Path: path, Log: zerolog.Nop()}); err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +67,7 @@ func TestEncryptedValues(t *testing.T) {
 		if err != nil || failed != nil || !bytes.HasPrefix(again, []byte("k8s:enc:")) || !bytes.Equal(back.JSON, stored.JSON) {
 			t.Errorf("%s: %v, %v: %q", v.Key, err, failed, again)
 		}
-		if once, err := same.Encode(v.Key, stored.JSON); err != nil || bytes.Equal(once, again) || !same.Same(v.Key, once, again) || same.Same(v.Key, once, v.Value[1:]) {
+		if once, err := same.Encode(v.Key, stored.JSON); err != nil || bytes.Equal(once, again) || !same.Equal(v.Key, once, again) || same.Equal(v.Key, once, v.Value[1:]) {
 			t.Errorf("%s: two values of one document are not the same: %v", v.Key, err)
 		}
 		if old, err := rotated.Decode(v.Key, v.Value); err != nil || !old.Stale || !bytes.Equal(old.JSON, stored.JSON) {

@@ -133,7 +133,7 @@ func (l *Layout) enter(row *scheme.Resource) {
 		l.byBase[row.Base], l.byPath[t.path] = t, t
 	}
 	t.versions[row.APIVersion()] = row
-	if t.kept == nil && row.StoresAsIs() {
+	if t.kept == nil && row.ServesStorageVersion() {
 		t.kept, t.written = row, row
 	}
 }
@@ -192,12 +192,12 @@ func (l *Layout) StoreKey(etcdKey string) (string, bool) {
 	return "/" + place + "/" + namespace + "/" + name, true
 }
 
-// Hidden reports whether the key belongs to data that is not visible to clients.
-func (l *Layout) Hidden(key string) bool { return strings.HasPrefix(key, rangeBase) }
+// IsHidden reports whether the key belongs to data that is not visible to clients.
+func (l *Layout) IsHidden(key string) bool { return strings.HasPrefix(key, rangeBase) }
 
-// Serve registers rows of custom resources. It is used by commands that run without a server, where
-// definitions are not loaded automatically.
-func (l *Layout) Serve(rows []*scheme.Resource) { l.reg.ReplaceCustom(rows) }
+// AddResources registers rows of custom resources. It is used by commands that run without a
+// server, where definitions are not loaded automatically.
+func (l *Layout) AddResources(rows []*scheme.Resource) { l.reg.ReplaceCustom(rows) }
 
 // customRow returns a row for the custom resources with a key prefix, or nil if no definition is in
 // effect. It also finds definitions without a served version, because their objects are still

@@ -49,14 +49,14 @@ func withCustom() *Layout {
 	reg := scheme.NewRegistry()
 	row := func(group, version, kind, plural string, namespaced bool) *scheme.Resource {
 		return scheme.GroupVersion(group, version, &scheme.Resource{Kind: kind, Plural: plural, Namespaced: namespaced,
-			Custom: &scheme.CustomStrategy{StorageVersion: version, Unmarked: "v1"}})[0]
+			Custom: &scheme.CustomStrategy{StorageVersion: version, ImplicitVersion: "v1"}})[0]
 	}
 	reg.ReplaceCustom([]*scheme.Resource{row("a.example.com", "v1", "Widget", "widgets", true), row("z.example.com", "v1alpha1", "Global", "globals", false)})
 	return New("/registry", reg)
 }
 
 // served is what a GET shows of stored JSON: its members in the kept version, the revision in its place.
-func served(t testing.TB, lay *Layout, key string, s Stored, revision string) map[string]any {
+func served(t testing.TB, lay *Layout, key string, s Document, revision string) map[string]any {
 	t.Helper()
 	text := string(s.JSON[:s.RevAt]) + revision + string(s.JSON[s.RevAt:])
 	var doc map[string]any
@@ -287,7 +287,7 @@ func checkStandIn(t *testing.T, lay *Layout, key, value string) {
 	if err := json.Unmarshal([]byte(text), &doc); err != nil || doc.Metadata.Name != name || doc.Metadata.Namespace != namespace || doc.Metadata.ResourceVersion != "5" {
 		t.Errorf("%v: %s", err, text)
 	}
-	if (&scheme.Resource{}).Readable(got.JSON) == nil {
+	if (&scheme.Resource{}).CheckReadable(got.JSON) == nil {
 		t.Errorf("%s can be read", text)
 	}
 }

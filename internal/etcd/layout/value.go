@@ -29,9 +29,9 @@ import (
 	"apilet/internal/scheme/protobuf"
 )
 
-// Stored is an object in the form that store.Change requires: the decimal revision belongs at
+// Document is an object in the form that store.Change requires: the decimal revision belongs at
 // JSON[RevAt].
-type Stored struct {
+type Document struct {
 	JSON     []byte // does not contain the revision
 	RevAt    int    // offset at which the revision belongs
 	Deleting bool   // the object has a deletionTimestamp
@@ -44,14 +44,14 @@ type Stored struct {
 // identical, byte for byte, to the value that kube-apiserver writes in JSON for the same object.
 func (l *Layout) Encode(key string, stored []byte) ([]byte, error) {
 	value, err := l.encode(key, stored)
-	if err != nil || !l.Encryption.On() {
+	if err != nil || !l.Encryption.Enabled() {
 		return value, err
 	}
 	at, err := l.EtcdKey(key)
 	if err != nil {
 		return nil, err
 	}
-	return l.Encryption.ToEtcd(key, at, value)
+	return l.Encryption.SealForEtcd(key, at, value)
 }
 
 func (l *Layout) encode(key string, stored []byte) ([]byte, error) {
@@ -140,14 +140,14 @@ type member struct{ name, text string }
 // ---- Reading
 
 // Decode decodes an etcd value in JSON or protobuf. If it fails, the error wraps
-// scheme.ErrUnreadable, and Stored is a stand-in with the object's name that cannot be decoded
+// scheme.ErrUnreadable, and Document is a stand-in with the object's name that cannot be decoded
 // either. With the stand-in, the object exists, is reported, and can be deleted.
-func (l *Layout) Decode(key string, value []byte) (Stored, error) {
+func (l *Layout) Decode(key string, value []byte) (Document, error) {
 	base, namespace, name, ok := scheme.SplitKey(key)
 	if !ok {
-		return Stored{}, fmt.Errorf("%q is no object's key", key)
+		return Document{}, fmt.Errorf("%q is no object's key", key)
 	}
-	var stored Stored
+	var stored Document
 	value, stale, err := l.decrypt(key, value)
 	if t := l.byBase[base]; err == nil && t != nil {
 		stored, err = t.decode(value)
@@ -163,20 +163,20 @@ func (l *Layout) Decode(key string, value []byte) (Stored, error) {
 
 // decrypt returns the plain value. stale reports whether the value should be encrypted again.
 func (l *Layout) decrypt(key string, value []byte) (plain []byte, stale bool, err error) {
-	if !l.Encryption.On() {
+	if !l.Encryption.Enabled() {
 		return value, false, encrypted(value)
 	}
 	at, err := l.EtcdKey(key)
 	if err != nil {
 		return nil, false, err
 	}
-	return l.Encryption.FromEtcd(key, at, value)
+	return l.Encryption.OpenFromEtcd(key, at, value)
 }
 
-// Same reports whether two values represent the same document. Two encryptions of the same document
-// differ.
-func (l *Layout) Same(key string, a, b []byte) bool {
-	if bytes.Equal(a, b) || !l.Encryption.On() {
+// Equal reports whether two values represent the same document. Two encryptions of the same
+// document differ.
+func (l *Layout) Equal(key string, a, b []byte) bool {
+	if bytes.Equal(a, b) || !l.Encryption.Enabled() {
 		return bytes.Equal(a, b)
 	}
 	one, _, err := l.decrypt(key, a)
@@ -202,13 +202,13 @@ func encrypted(value []byte) error {
 
 // standIn returns a valid JSON object that contains the given reason. It cannot be decoded because
 // its creation time is out of range.
-func standIn(namespace, name string, why error) Stored {
+func standIn(namespace, name string, why error) Document {
 	meta := `{"metadata":{"name":` + quoted(name)
 	if namespace != "" {
 		meta += `,"namespace":` + quoted(namespace)
 	}
 	meta += `,"resourceVersion":"`
-	return Stored{JSON: []byte(meta + `","creationTimestamp":"10000-01-01T00:00:00Z"},"` + scheme.StandInReason + `":` + quoted(fmt.Sprintf("%.300s", why)) + `}`), RevAt: len(meta)}
+	return Document{JSON: []byte(meta + `","creationTimestamp":"10000-01-01T00:00:00Z"},"` + scheme.StandInReason + `":` + quoted(fmt.Sprintf("%.300s", why)) + `}`), RevAt: len(meta)}
 }
 
 func quoted(text string) string {
@@ -216,12 +216,12 @@ func quoted(text string) string {
 	return string(b)
 }
 
-func (t *storedType) decode(value []byte) (Stored, error) {
+func (t *storedType) decode(value []byte) (Document, error) {
 	obj, err := t.object(value)
 	if err != nil {
-		return Stored{}, err
+		return Document{}, err
 	}
-	stored := Stored{Deleting: obj.GetDeletionTimestamp() != nil}
+	stored := Document{Deleting: obj.GetDeletionTimestamp() != nil}
 	stored.JSON, stored.RevAt, err = t.kept.EncodeStored(obj)
 	return stored, err
 }
@@ -297,36 +297,36 @@ func (t *storedType) version(apiVersion string) (*scheme.Resource, error) {
 }
 
 // decodeCustom decodes a custom resource. Its definition need not exist yet.
-func decodeCustom(group string, value []byte) (Stored, error) {
+func decodeCustom(group string, value []byte) (Document, error) {
 	u := &unstructured.Unstructured{}
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(value, &u.Object); err != nil {
-		return Stored{}, err
+		return Document{}, err
 	}
 	apiVersion, _ := u.Object["apiVersion"].(string)
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if kind, _ := u.Object["kind"].(string); err != nil || kind == "" || gv.Group != group || gv.Version == "" {
-		return Stored{}, fmt.Errorf("apiVersion %.100q and kind %.100q are none of group %s", apiVersion, kind, group)
+		return Document{}, fmt.Errorf("apiVersion %.100q and kind %.100q are none of group %s", apiVersion, kind, group)
 	}
 	if _, ok := u.Object["metadata"].(map[string]any); !ok {
-		return Stored{}, fmt.Errorf("it has no metadata")
+		return Document{}, fmt.Errorf("it has no metadata")
 	}
 	var meta metav1.ObjectMeta
 	if err := kjson.UnmarshalCaseSensitivePreserveInts([]byte(gjson.GetBytes(value, "metadata").Raw), &meta); err != nil {
-		return Stored{}, err
+		return Document{}, err
 	}
 	if meta.Name == "" {
-		return Stored{}, fmt.Errorf("it has no name")
+		return Document{}, fmt.Errorf("it has no name")
 	}
 	if err := bounded.CheckSteps(u.Object); err != nil {
-		return Stored{}, err
+		return Document{}, err
 	}
 	row := &scheme.Resource{Group: group, Version: gv.Version, Kind: u.GetKind()}
 	stored, revAt, err := row.EncodeStored(u)
 	if err != nil {
-		return Stored{}, err
+		return Document{}, err
 	}
 	mark := `{"apiVersion":` + quoted(gv.Version) + `,`
-	return Stored{JSON: slices.Concat([]byte(mark), stored[1:]), RevAt: revAt + len(mark) - 1, Deleting: meta.DeletionTimestamp != nil}, nil
+	return Document{JSON: slices.Concat([]byte(mark), stored[1:]), RevAt: revAt + len(mark) - 1, Deleting: meta.DeletionTimestamp != nil}, nil
 }
 
 // ---- Definitions, which kube-apiserver still stores in v1beta1

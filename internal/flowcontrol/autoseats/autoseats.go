@@ -3,9 +3,9 @@
 // this as future work. In apilet, --max-requests-inflight=auto enables it. The package does not
 // depend on HTTP, storage or a clock. The caller passes the time.
 //
-//	c := autoseats.New(autoseats.Bounds{Cores: 2, Least: 8, Most: 600})
+//	c := autoseats.New(autoseats.Bounds{Cores: 2, MinSeats: 8, MaxSeats: 600})
 //	c.Done(autoseats.Outcome{Class: class, Seats: 1, Started: t0, Service: ran, Commit: waited}) // after each request
-//	seats := c.Tick(autoseats.Sample{Now: now, InUse: 7.5, Pressed: true, RunDelay: delay})      // four times per second; returns the new total
+//	seats := c.Tick(autoseats.Sample{Now: now, InUse: 7.5, Saturated: true, RunDelay: delay})    // four times per second; returns the new total
 //
 // # Measurements
 //
@@ -120,31 +120,31 @@ const (
 
 // Bounds contains the limits for the number of seats and the number of processors.
 type Bounds struct {
-	Cores       int // number of processors
-	Least, Most int // minimum and maximum number of seats
+	Cores              int // number of processors
+	MinSeats, MaxSeats int // minimum and maximum number of seats
 }
 
 // first returns the initial number of seats. It is small, because growing takes only a second.
-func (b Bounds) first() int { return min(b.Most, max(b.Least, 2*b.Cores)) }
+func (b Bounds) first() int { return min(b.MaxSeats, max(b.MinSeats, 2*b.Cores)) }
 
 // An Outcome describes a finished request.
 type Outcome struct {
-	Class     uint64        // identifies requests with similar service times
-	Seats     int           // number of seats that it held
-	Estimated int           // estimated seats of a LIST before any correction, or 0 for other requests
-	Started   time.Time     // time when it got its seats
-	Service   time.Duration // the time for which it held its seats, excluding Commit and Elsewhere
-	Commit    time.Duration // the time it waited for the commit
-	Elsewhere time.Duration // the time it waited for others, such as a webhook
+	Class        uint64        // identifies requests with similar service times
+	Seats        int           // number of seats that it held
+	Estimated    int           // estimated seats of a LIST before any correction, or 0 for other requests
+	Started      time.Time     // time when it got its seats
+	Service      time.Duration // the time for which it held its seats, excluding Commit and ExternalWait
+	Commit       time.Duration // the time it waited for the commit
+	ExternalWait time.Duration // the time it waited for others, such as a webhook
 }
 
 // A Sample contains the measurements between two ticks.
 type Sample struct {
-	Now      time.Time     // end of the sample
-	InUse    float64       // average number of seats in use
-	Pressed  bool          // reports whether requests waited for seats most of the time
-	RunDelay time.Duration // 90th percentile of the waits for a processor
-	Commit   time.Duration // median duration of commits, or 0 if there were none
+	Now       time.Time     // end of the sample
+	InUse     float64       // average number of seats in use
+	Saturated bool          // reports whether requests waited for seats most of the time
+	RunDelay  time.Duration // 90th percentile of the waits for a processor
+	Commit    time.Duration // median duration of commits, or 0 if there were none
 }
 
 // A State is a snapshot of the controller.
@@ -156,7 +156,7 @@ type State struct {
 	Headroom   float64       // f in the documentation of the package
 	RunDelay   time.Duration // from the last sample
 	Commit     time.Duration // from the last sample
-	CalmCommit time.Duration // duration of a commit on an idle machine
+	IdleCommit time.Duration // duration of a commit on an idle machine
 	Probing    bool          // reports whether a probe is in progress
 	Probes     int           // number of probes since the start
 	Classes    int           // number of request classes with learned times
@@ -245,7 +245,7 @@ func (c *Controller) Done(o Outcome) {
 		}
 		return // the load is not representative during a probe
 	}
-	seats, service, commit, elsewhere := float64(max(1, o.Seats)), o.Service.Seconds(), o.Commit.Seconds(), o.Elsewhere.Seconds()
+	seats, service, commit, elsewhere := float64(max(1, o.Seats)), o.Service.Seconds(), o.Commit.Seconds(), o.ExternalWait.Seconds()
 	work := service
 	if k.usual > 0 {
 		work = k.usual
@@ -305,7 +305,7 @@ func (c *Controller) Tick(s Sample) int {
 		c.probe(s)
 	case c.returning:
 		c.comeBack()
-	case !s.Pressed:
+	case !s.Saturated:
 		c.average(s, dt)
 		c.rest(s)
 	default:
@@ -331,7 +331,7 @@ func (c *Controller) noteCommits(s Sample) {
 	}
 	ratio := max(1, s.Commit.Seconds()/c.calmCommit.Seconds())
 	c.commitRatio += (ratio - c.commitRatio) / 4
-	c.state.Commit, c.state.CalmCommit = s.Commit, c.calmCommit
+	c.state.Commit, c.state.IdleCommit = s.Commit, c.calmCommit
 }
 
 // average adds the sample to the decaying averages.
@@ -420,7 +420,7 @@ func (c *Controller) comeBack() {
 }
 
 func (c *Controller) set(seats float64) {
-	c.seats = min(float64(c.bounds.Most), max(float64(c.bounds.Least), seats))
+	c.seats = min(float64(c.bounds.MaxSeats), max(float64(c.bounds.MinSeats), seats))
 	c.state.Seats = int(math.Round(c.seats))
 }
 
@@ -434,7 +434,7 @@ const (
 // noteWidthLocked records how long a request held its seats and, for a LIST, the service time per
 // estimated seat.
 func (c *Controller) noteWidthLocked(k *class, o *Outcome) {
-	held := (o.Service + o.Commit + o.Elsewhere).Seconds()
+	held := (o.Service + o.Commit + o.ExternalWait).Seconds()
 	if k.held == 0 {
 		k.held = held
 	}

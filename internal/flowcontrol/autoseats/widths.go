@@ -21,9 +21,9 @@ import (
 
 const widthRange = 4.0 // maximum factor of the correction
 
-// Learned returns the corrected number of seats for a request. It also returns the usual time for
-// which a request of this class holds its seats, or 0 if it is not known.
-func (c *Controller) Learned(id uint64, seats int) (corrected int, held time.Duration) {
+// CorrectSeats returns the corrected number of seats for a request. It also returns the usual time
+// for which a request of this class holds its seats, or 0 if it is not known.
+func (c *Controller) CorrectSeats(id uint64, seats int) (corrected int, held time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.classes[id]

@@ -1,6 +1,6 @@
 // Package lending lends the seats of a request to other requests while its handler waits for the
 // client. A client that reads or writes slowly therefore does not keep others from the server.
-// Package shares limits the memory that such requests hold.
+// Package limits limits the memory that such requests hold.
 //
 //	loan := &lending.Loan{Ticket: ticket}
 //	r.Body = loan.Body(r.Body)

@@ -64,40 +64,40 @@ func Commands() []commandline.Command { return (&command{}).rows() }
 
 // Plugin returns the program as a kubectl plugin.
 func Plugin(version func(io.Writer) error) *commandline.Program {
-	missing := commandline.Command{Counts: []int{0}, What: "say which commands there are", Run: func(commandline.Call) error {
-		return errors.New("a command is missing: `kubectl apilet help` lists them")
+	missing := commandline.Command{ArgCounts: []int{0}, Description: "print an error that names the help", Run: func(commandline.Call) error {
+		return errors.New("a command is required: see `kubectl apilet help`")
 	}}
-	return &commandline.Program{Name: "kubectl apilet", About: "What became of the objects of an apilet server, as a plug-in of kubectl.", Version: version,
+	return &commandline.Program{Name: "kubectl apilet", Description: "A kubectl plugin that prints the history of the objects of an apilet server.", Version: version,
 		Commands: func() []commandline.Command {
 			return append([]commandline.Command{missing}, (&command{plugin: true}).rows()...)
 		}}
 }
 
 func (c *command) rows() []commandline.Command {
-	where := commandline.FlagGroup{Title: "Where to ask (without any of them: " + c.fallback() + ")", Define: c.defineWhere}
+	where := commandline.FlagGroup{Title: "Server or data file (default: " + c.fallback() + ")", Define: c.defineWhere}
 	return []commandline.Command{
-		{Name: "log", Args: "[TYPE[,TYPE] [NAME]]", Counts: []int{0, 1, 2}, What: "print the history of objects: one line for each change, with its author",
-			Groups: []commandline.FlagGroup{{Title: "Which changes", Define: c.defineWhich}, {Title: "How they are printed", Define: c.defineHow}, where}, Run: c.runLog},
-		{Name: "diff", Args: "REV1 REV2 [TYPE[,TYPE] [NAME]]", Counts: []int{2, 3, 4}, What: "print what is different between two moments, each a revision, a time, -5m or now",
-			Groups: []commandline.FlagGroup{{Title: "Which objects", Define: c.defineObjects}, {Title: "How they are printed", Define: c.defineColor}, where}, Run: c.runDiff},
+		{Name: "log", Args: "[TYPE[,TYPE] [NAME]]", ArgCounts: []int{0, 1, 2}, Description: "print the history of objects: one line for each change, with its author",
+			Groups: []commandline.FlagGroup{{Title: "Changes to print", Define: c.defineWhich}, {Title: "Output", Define: c.defineHow}, where}, Run: c.runLog},
+		{Name: "diff", Args: "REV1 REV2 [TYPE[,TYPE] [NAME]]", ArgCounts: []int{2, 3, 4}, Description: "print the differences between two moments, each of which is a revision, a time, -5m or now",
+			Groups: []commandline.FlagGroup{{Title: "Objects to compare", Define: c.defineObjects}, {Title: "Output", Define: c.defineColor}, where}, Run: c.runDiff},
 	}
 }
 
 // fallback describes the default server in the help text.
 func (c *command) fallback() string {
 	if c.plugin {
-		return "the kubeconfig that kubectl takes"
+		return "the kubeconfig of kubectl"
 	}
 	return "$KUBECONFIG, else " + defaultServer
 }
 
 func (c *command) defineWhere(f *flag.FlagSet) {
-	f.StringVar(&c.remote.Kubeconfig, "kubeconfig", "", "ask the server of this `file`'s current context, as its user")
-	f.StringVar(&c.remote.Context, "context", "", "another `context` of the kubeconfig")
-	f.StringVar(&c.remote.Server, "server", "", "the `URL` of the server to ask")
-	f.StringVar(&c.remote.TokenFile, "token-file", "", "a `file` with the bearer token for --server")
-	f.StringVar(&c.remote.CAFile, "certificate-authority", "", "PEM `file` of CA certificates to verify --server")
-	f.StringVar(&c.data, "data", "", "read this data `file`, which no server may have open, instead of asking one")
+	f.StringVar(&c.remote.Kubeconfig, "kubeconfig", "", "connect to the server of the current context of this `file`, as its user")
+	f.StringVar(&c.remote.Context, "context", "", "`context` of the kubeconfig (default: the current one)")
+	f.StringVar(&c.remote.Server, "server", "", "`URL` of the server")
+	f.StringVar(&c.remote.TokenFile, "token-file", "", "`file` with the bearer token for --server")
+	f.StringVar(&c.remote.CAFile, "certificate-authority", "", "PEM `file` with CA certificates to verify --server")
+	f.StringVar(&c.data, "data", "", "read this data `file`, which must not be in use, instead of connecting to a server")
 	options.EncryptionConfig(f, &c.keys)
 }
 
@@ -106,33 +106,33 @@ func (c *command) defineObjects(f *flag.FlagSet) {
 		f.StringVar(target, long, "", usage)
 		f.StringVar(target, short, "", "a `"+long+"`: short for --"+long)
 	}
-	both("namespace", "n", "objects in this `namespace` (without it: all namespaces, or with TYPE the one of the kubeconfig, else default)", &c.namespace)
-	both("selector", "l", "objects that this label `selector` matches, before or after", &c.labels)
+	both("namespace", "n", "objects in this `namespace` (default: all namespaces, or with TYPE the namespace of the kubeconfig)", &c.namespace)
+	both("selector", "l", "objects that match this label `selector` before or after the change", &c.labels)
 	f.BoolVar(&c.everywhere, "all-namespaces", false, "objects in all namespaces")
 	f.BoolVar(&c.everywhere, "A", false, "short for --all-namespaces")
-	f.StringVar(&c.fields, "field-selector", "", "objects that this field `selector` matches")
+	f.StringVar(&c.fields, "field-selector", "", "objects that match this field `selector`")
 }
 
 func (c *command) defineWhich(f *flag.FlagSet) {
 	c.defineObjects(f)
-	f.StringVar(&c.since, "since", "", "changes after this `moment`: 5m ago, a time (RFC 3339), or a revision")
+	f.StringVar(&c.since, "since", "", "changes after this `moment`: a duration ago such as 5m, a time (RFC 3339), or a revision")
 	f.StringVar(&c.until, "until", "", "changes up to this `moment`")
-	f.StringVar(&c.by, "by", "", "changes of this `user`, or of a program or field manager of this name")
-	f.BoolVar(&c.follow, "follow", false, "go on with what happens from now on")
+	f.StringVar(&c.by, "by", "", "changes by this `user`, program or field manager")
+	f.BoolVar(&c.follow, "follow", false, "also print changes from now on")
 	f.BoolVar(&c.follow, "f", false, "short for --follow")
-	f.IntVar(&c.limit, "limit", 0, "print so many `changes` at most; 0 is no limit")
-	f.IntVar(&c.tail, "tail", 0, "print the last so many `changes`, of those that the other flags ask for; 0 is all")
-	f.BoolVar(&c.told, "findings", false, "instead of changes, print what the server has noticed: writers that fight, or go in circles")
+	f.IntVar(&c.limit, "limit", 0, "maximum number of `changes`; 0 means no limit")
+	f.IntVar(&c.tail, "tail", 0, "number of last `changes` to print, of those that the other flags select; 0 means all")
+	f.BoolVar(&c.told, "findings", false, "print the server's findings instead of changes: clients that overwrite each other or repeat their changes")
 }
 
 func (c *command) defineHow(f *flag.FlagSet) {
-	f.StringVar(&c.output, "output", "", "`format`: json (a line each), yaml or diff instead of lines")
+	f.StringVar(&c.output, "output", "", "output `format`: json (one line for each change), yaml or diff")
 	f.StringVar(&c.output, "o", "", "a `format`: short for --output")
 	c.defineColor(f)
 }
 
 func (c *command) defineColor(f *flag.FlagSet) {
-	f.BoolVar(&c.colorless, "no-color", false, "no colours on a terminal either; as does $NO_COLOR")
+	f.BoolVar(&c.colorless, "no-color", false, "never use colors, like $NO_COLOR")
 }
 
 // ---- apilet log
@@ -142,7 +142,7 @@ func (c *command) runLog(call commandline.Call) (err error) {
 	defer cancel()
 	context.AfterFunc(ctx, cancel) // a second signal ends the process
 	if !slices.Contains([]string{"", "json", "yaml", "diff"}, c.output) {
-		return fmt.Errorf("-o %s: it is none of json, yaml and diff", c.output)
+		return fmt.Errorf("-o %s: must be json, yaml or diff", c.output)
 	}
 	q := query{labels: c.labels, fields: c.fields, by: c.by, limit: c.limit, tail: c.tail, follow: c.follow, objects: c.output == "diff" || c.output == "yaml"}
 	if q.since, err = parseMoment(c.since); err != nil {
@@ -153,12 +153,12 @@ func (c *command) runLog(call commandline.Call) (err error) {
 	}
 	switch {
 	case c.tail < 0 || c.tail > tailMax:
-		return fmt.Errorf("--tail is no number between 0 and %d", tailMax)
+		return fmt.Errorf("--tail must be between 0 and %d", tailMax)
 	case c.tail > 0 && c.limit > 0:
-		return errors.New("--tail is about the last changes and --limit about the first: one of them")
+		return errors.New("--tail and --limit are mutually exclusive")
 	}
 	if c.follow && c.until != "" {
-		return errors.New("--follow has no --until")
+		return errors.New("--follow and --until are mutually exclusive")
 	}
 	src, err := c.open()
 	if err != nil {
@@ -173,7 +173,7 @@ func (c *command) runLog(call commandline.Call) (err error) {
 		return err
 	}
 	if q.tail > 0 && q.mixed() {
-		return errors.New("--tail: some of these types have namespaces and some have none, which are not counted together: name -A, or fewer types")
+		return errors.New("--tail: the types are partly namespaced and partly cluster-scoped; add -A, or select fewer types")
 	}
 	printed := 0
 	err = src.log(ctx, &q, func(ch *change) error {
@@ -201,7 +201,7 @@ func (c *command) open() (source, error) {
 	}
 	switch {
 	case asked > 1:
-		return nil, errors.New("--server, --kubeconfig and --data each name another place: one of them")
+		return nil, errors.New("--server, --kubeconfig and --data are mutually exclusive")
 	case c.data != "":
 		return openFile(c.data, c.keys)
 	case asked == 0:
@@ -234,7 +234,7 @@ func (c *command) useDefault() {
 // choose resolves the types, the name and the namespace from the arguments and flags.
 func (c *command) choose(ctx context.Context, src source, q *query, args []string) error {
 	if c.everywhere && c.namespace != "" {
-		return errors.New("--all-namespaces has no --namespace")
+		return errors.New("--all-namespaces and --namespace are mutually exclusive")
 	}
 	q.namespace = c.namespace
 	if len(args) == 0 {
@@ -243,12 +243,12 @@ func (c *command) choose(ctx context.Context, src source, q *query, args []strin
 	types, name, slash := strings.Cut(args[0], "/")
 	switch {
 	case slash && len(args) > 1:
-		return errors.New("the name stands behind TYPE/ or behind TYPE, and once")
+		return errors.New("the name must be given once, as TYPE/NAME or TYPE NAME")
 	case len(args) > 1:
 		name = args[1]
 	}
 	if q.name = name; (slash || len(args) > 1) && name == "" {
-		return errors.New("the name is empty")
+		return errors.New("the name must not be empty")
 	}
 	all, err := src.kinds(ctx)
 	if err != nil {

@@ -123,7 +123,7 @@ func (d *differ) pair(k *kind, before, after *object) error {
 		name, is = nameOf(after.namespace, after.name), after.json
 	}
 	name = k.name() + " " + name
-	text, err := changes.Rules{Secret: k.group == "" && k.plural == "secrets"}.Diff(was, is, name+" at "+d.q.since.name(), name+" at "+d.q.until.name())
+	text, err := changes.Options{Secret: k.group == "" && k.plural == "secrets"}.Diff(was, is, name+" at "+d.q.since.name(), name+" at "+d.q.until.name())
 	if err != nil {
 		return err
 	}

@@ -77,7 +77,7 @@ func openFile(path, keys string) (*file, error) {
 	}
 	sealing := providers.Sealing()
 	f := &file{selectable: map[string][]string{}}
-	sealing.Unopened = f.unopened.note
+	sealing.OnOpenError = f.unopened.note
 	st, err := store.Open(path, store.Options{Sealing: sealing})
 	if err != nil {
 		return nil, err
@@ -89,9 +89,9 @@ func openFile(path, keys string) (*file, error) {
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
-	f.changes = history.New(history.Config{Store: st, Maintenance: f.maintenance, Types: scheme.NewRegistry(), Selectable: f.selectable, Patience: time.Hour,
-		Reach: history.Reach{Store: st, May: func(request.User, request.Info) bool { return true }}, MayAnything: func(request.User) bool { return true },
-		Fail: func(w http.ResponseWriter, r *http.Request, err error) { _ = response.Refuse(w, r, err) }})
+	f.changes = history.New(history.Config{Store: st, Maintenance: f.maintenance, Types: scheme.NewRegistry(), Selectable: f.selectable, WriteTimeout: time.Hour,
+		Visibility: history.Visibility{Store: st, Authorize: func(request.User, request.Info) bool { return true }}, MayListAny: func(request.User) bool { return true },
+		WriteError: func(w http.ResponseWriter, r *http.Request, err error) { _ = response.Refuse(w, r, err) }})
 	return f, nil
 }
 
@@ -193,7 +193,7 @@ func (f *file) revisionOf(at moment) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	rev, _, err := history.Moments{Store: f.st, Maintenance: f.maintenance}.At(m, time.Now())
+	rev, _, err := history.Moments{Store: f.st, Maintenance: f.maintenance}.RevisionAt(m, time.Now())
 	return max(rev, 1), err
 }
 
@@ -268,7 +268,7 @@ func (f *file) filter(k *kind, q *query) (*filter, error) {
 		return wanted, nil
 	}
 	var err error
-	wanted.fields, err = f.changes.Fields(k.base(), q.fields)
+	wanted.fields, err = f.changes.CompileFields(k.base(), q.fields)
 	return wanted, err
 }
 

@@ -98,7 +98,7 @@ func (p *printer) yaml(value any) error {
 	if err != nil {
 		return err
 	}
-	text, err := changes.Rules{}.YAML(line)
+	text, err := changes.Options{}.YAML(line)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (p *printer) yaml(value any) error {
 
 // diff writes the line of the change, followed by the full diff.
 func (p *printer) diff(c *change) error {
-	rules := changes.Rules{Secret: c.Group == "" && c.Resource == "secrets"}
+	rules := changes.Options{Secret: c.Group == "" && c.Resource == "secrets"}
 	name := c.Kind + " " + nameOf(c.Namespace, c.Name)
 	text, err := rules.Diff(c.Old, c.New, name, fmt.Sprintf("%s at %d", name, c.Revision))
 	if err != nil {
@@ -184,9 +184,9 @@ func pad(text string, width int) string {
 // who returns the program and the user. If the server runs without authentication, all requests
 // have the same user, so it is omitted.
 func (c *change) who() string {
-	w := findings.Who{User: c.User, Agent: c.Agent, Manager: c.Manager}
+	w := findings.Client{User: c.User, Agent: c.Agent, Manager: c.Manager}
 	switch {
-	case w == findings.Who{}:
+	case w == findings.Client{}:
 		return "(unknown)"
 	case w.User == request.UserUnsecured && (w.Agent != "" || w.Manager != ""):
 		w.User = ""

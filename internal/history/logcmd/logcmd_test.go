@@ -25,7 +25,7 @@ func run(t *testing.T, args ...string) (out, errs string, code int) {
 	t.Helper()
 	var stdout, stderr strings.Builder
 	program := commandline.Program{Name: "apilet", Commands: func() []commandline.Command {
-		return append([]commandline.Command{{Counts: []int{0}, Run: func(commandline.Call) error { return nil }}}, Commands()...)
+		return append([]commandline.Command{{ArgCounts: []int{0}, Run: func(commandline.Call) error { return nil }}}, Commands()...)
 	}, Version: func(io.Writer) error { return nil }}
 	code = program.Run(args, &stdout, &stderr)
 	return stdout.String(), stderr.String(), code
@@ -249,23 +249,23 @@ func TestMisuse(t *testing.T) {
 	for args, want := range map[string]string{
 		"log --since yesterday":      `--since: "yesterday" is no revision`,
 		"log --until 0":              `--until: "0" is no revision`,
-		"log -o xml":                 "-o xml: it is none of json, yaml and diff",
-		"log -f --until 5m":          "--follow has no --until",
-		"log --tail -1":              "--tail is no number between",
-		"log --tail 9999":            "--tail is no number between",
-		"log --tail 1 --limit 1":     "one of them",
-		"log -A -n x":                "--all-namespaces has no --namespace",
+		"log -o xml":                 "-o xml: must be json, yaml or diff",
+		"log -f --until 5m":          "--follow and --until are mutually exclusive",
+		"log --tail -1":              "--tail must be between",
+		"log --tail 9999":            "--tail must be between",
+		"log --tail 1 --limit 1":     "--tail and --limit are mutually exclusive",
+		"log -A -n x":                "--all-namespaces and --namespace are mutually exclusive",
 		"log a b c":                  `unexpected argument "c"`,
 		"diff":                       "usage: apilet diff",
 		"diff 1":                     "usage: apilet diff",
 		"diff one 2":                 `"one" is no revision`,
 		"log --data " + missing:      "no such file",
 		"diff 1 2 --data " + missing: "no such file",
-		"log --data a.db --server http://127.0.0.1:1":     "one of them",
+		"log --data a.db --server http://127.0.0.1:1":     "mutually exclusive",
 		"log --server http://127.0.0.1:1":                 "connection refused",
 		"log --server http://127.0.0.1:1 --token-file x":  "needs a --server of https",
 		"log pods/x y --server http://127.0.0.1:1":        "once",
-		"log pods/ --server http://127.0.0.1:1":           "the name is empty",
+		"log pods/ --server http://127.0.0.1:1":           "the name must not be empty",
 		"log --kubeconfig " + filepath.Dir(missing) + "/": "--kubeconfig",
 		"log --bogus": "unknown flag: --bogus",
 	} {

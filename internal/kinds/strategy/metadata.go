@@ -26,8 +26,8 @@ func FillSystemFields(obj scheme.Object, now time.Time) {
 // resourceVersion, which is checked by the store.
 func WipeSystemFields(obj scheme.Object) { rest.WipeObjectMetaSystemFields(obj) }
 
-// NameNew sets a new object's name from its generateName.
-func NameNew(obj scheme.Object) {
+// GenerateName sets a new object's name from its generateName.
+func GenerateName(obj scheme.Object) {
 	before := obj.GetName()
 	obj.SetName(names.SimpleNameGenerator.GenerateName(obj.GetGenerateName()))
 	if rename := of(obj).rename; rename != nil {

@@ -132,9 +132,9 @@ func GracePeriod(obj scheme.Object, options *metav1.DeleteOptions) int64 {
 	return 0
 }
 
-// Graceful reports whether the object is marked before it is deleted, even if there are no
+// IsGraceful reports whether the object is marked before it is deleted, even if there are no
 // finalizers.
-func Graceful(obj scheme.Object) bool { return of(obj).grace != nil }
+func IsGraceful(obj scheme.Object) bool { return of(obj).grace != nil }
 
 // SetTerminating marks an object that has a phase for its deletion instead of a grace period. It
 // reports whether obj is one.
@@ -146,8 +146,8 @@ func SetTerminating(obj scheme.Object) bool {
 	return mark != nil
 }
 
-// HoldsContent reports whether the contents of an object must be deleted before the object.
-func HoldsContent(obj scheme.Object) bool {
+// HasContent reports whether the contents of an object must be deleted before the object.
+func HasContent(obj scheme.Object) bool {
 	full := of(obj).full
 	return full != nil && full(obj)
 }

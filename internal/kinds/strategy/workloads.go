@@ -118,9 +118,9 @@ func labelJob(job *batchv1.Job) {
 	}
 }
 
-// FillFolded adds the annotation that kube-apiserver derives from a field of its internal type. As
-// a result, a client that omits the annotation still becomes its owner.
-func FillFolded(obj runtime.Object) {
+// SetDerivedAnnotations adds the annotation that kube-apiserver derives from a field of its
+// internal type. As a result, a client that omits the annotation still becomes its owner.
+func SetDerivedAnnotations(obj runtime.Object) {
 	ds, ok := obj.(*appsv1.DaemonSet)
 	if !ok || ds.Annotations[appsv1.DeprecatedTemplateGeneration] != "" {
 		return

@@ -97,7 +97,7 @@ func withoutRepeated(errs field.ErrorList) field.ErrorList {
 	}
 	left, seen := apierror.NewBudget(), map[string]bool{}
 	return slices.DeleteFunc(errs, func(err *field.Error) bool {
-		if left.Spent() {
+		if left.Exhausted() {
 			return false
 		}
 		text := err.Error()

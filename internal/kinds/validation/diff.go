@@ -19,9 +19,9 @@ const (
 	tooLongToShow = "(the difference is too long to show)"
 )
 
-// Difference returns a unified diff between the internal forms of two objects of the same type, as
+// Diff returns a unified diff between the internal forms of two objects of the same type, as
 // displayed by kube-apiserver.
-func Difference(old, obj runtime.Object) string {
+func Diff(old, obj runtime.Object) string {
 	a, b := internalversion.From(old), internalversion.From(obj)
 	if lines(a) > maxDiffLines || lines(b) > maxDiffLines {
 		return tooLongToShow

@@ -14,7 +14,7 @@ func TestDifference(t *testing.T) {
 	claim := corev1.PersistentVolumeClaim{TypeMeta: metav1.TypeMeta{Kind: "PersistentVolumeClaim"}, ObjectMeta: metav1.ObjectMeta{Name: "c", Labels: map[string]string{"a": "b"}}}
 	other := *claim.DeepCopy()
 	other.Labels["a"] = "c"
-	got := Difference(&claim, &other)
+	got := Diff(&claim, &other)
 	const want = `@@ -1,7 +1,7 @@
  {
   "name": "c",
@@ -38,7 +38,7 @@ func TestDifferenceIsBounded(t *testing.T) {
 		}
 		return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{c}}}
 	}
-	if got := Difference(pod(1000, "a"), pod(1000, "b")); strings.Count(got, "\n") < 2000 {
+	if got := Diff(pod(1000, "a"), pod(1000, "b")); strings.Count(got, "\n") < 2000 {
 		t.Errorf("a diff of 2,000 lines: %d lines", strings.Count(got, "\n"))
 	}
 	for _, changed := range [][2]*corev1.Pod{
@@ -46,7 +46,7 @@ func TestDifferenceIsBounded(t *testing.T) {
 		{pod(10, "a"), pod(maxDiffLines, "b")},
 		{pod(1, strings.Repeat("a", maxDiffBytes)), pod(1, "b")},
 	} {
-		if got := Difference(changed[0], changed[1]); got != tooLongToShow {
+		if got := Diff(changed[0], changed[1]); got != tooLongToShow {
 			t.Errorf("got %d bytes, want %q", len(got), tooLongToShow)
 		}
 	}

@@ -17,6 +17,6 @@
 // depends on the whole admission machinery.
 //
 // Objects are defaulted (package defaults) and prepared (package strategy) before they are
-// validated. Validation does not modify them, except for FitFamilies, which sets the IP families
+// validated. Validation does not modify them, except for SetIPFamilies, which sets the IP families
 // of a Service.
 package validation

@@ -27,10 +27,10 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// FitFamilies sets the IP family policy and the families of a Service if they are missing, or
+// SetIPFamilies sets the IP family policy and the families of a Service if they are missing, or
 // returns the errors. offered are the families of the cluster, the default first. old is nil for a
 // create.
-func FitFamilies(svc, old *corev1.Service, offered []corev1.IPFamily) field.ErrorList {
+func SetIPFamilies(svc, old *corev1.Service, offered []corev1.IPFamily) field.ErrorList {
 	spec := &svc.Spec
 	if spec.Type == corev1.ServiceTypeExternalName || old != nil && prefersAsBefore(svc, old) {
 		return nil

@@ -303,7 +303,7 @@ func checkCase(t testing.TB, doc []byte, c *validationCase) field.ErrorList {
 func fitFamilies(obj, old runtime.Object) field.ErrorList {
 	before, _ := old.(*corev1.Service)
 	if svc, ok := obj.(*corev1.Service); ok {
-		return validation.FitFamilies(svc, before, []corev1.IPFamily{corev1.IPv4Protocol})
+		return validation.SetIPFamilies(svc, before, []corev1.IPFamily{corev1.IPv4Protocol})
 	}
 	return nil
 }

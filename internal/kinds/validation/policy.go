@@ -88,8 +88,8 @@ func policyStatus(obj runtime.Object) field.ErrorList {
 	if status.TypeChecking != nil {
 		for i, warning := range status.TypeChecking.ExpressionWarnings {
 			at := p.Child("typeChecking", "expressionWarnings").Index(i)
-			c.Filled(at, "warning", warning.Warning)
-			c.Name(at, "fieldRef", strings.TrimSpace(warning.FieldRef), jsonPath)
+			c.RequireAll(at, "warning", warning.Warning)
+			c.RequiredFormat(at, "fieldRef", strings.TrimSpace(warning.FieldRef), jsonPath)
 		}
 	}
 	c.Add(selectorvalidation.ValidateConditions(status.Conditions, p.Child("conditions"))...)
@@ -176,7 +176,7 @@ func (c policyChecker) conditions(p *field.Path, conditions []admissionv1.MatchC
 		} else if err := compile(text); err != nil {
 			c.Invalid(p.Index(i), "expression", text, err.Error())
 		}
-		c.Name(p.Index(i), "name", condition.Name, content.IsLabelKey)
+		c.RequiredFormat(p.Index(i), "name", condition.Name, content.IsLabelKey)
 		if condition.Name != "" {
 			c.unique(p.Index(i), "name", names, condition.Name)
 		}
@@ -193,7 +193,7 @@ func (c policyChecker) reviewVersions(p *field.Path, versions []string) {
 			continue
 		}
 		seen[version] = true
-		c.Words(p.Index(i), "", version, validation.IsDNS1035Label)
+		c.Format(p.Index(i), "", version, validation.IsDNS1035Label)
 		accepted = accepted || slices.Contains(reviewVersions, version)
 	}
 	if !accepted {
@@ -288,7 +288,7 @@ func (c *Checker) WebhookURL(p *field.Path, address string) {
 // WebhookService validates the Service of a webhook. The port must have its default.
 func (c *Checker) WebhookService(p *field.Path, service *admissionv1.ServiceReference) {
 	// Kubernetes passes the name and the namespace in the wrong order.
-	c.Filled(p, "name", service.Namespace, "namespace", service.Name)
+	c.RequireAll(p, "name", service.Namespace, "namespace", service.Name)
 	if port := *service.Port; port < 1 || port > 65535 {
 		c.Invalid(p, "port", port, "port is not valid: "+validation.InclusiveRangeError(1, 65535))
 	}
@@ -342,7 +342,7 @@ func (c policyChecker) validatingPolicy(policy, old *admissionv1.ValidatingAdmis
 	}
 	c.policyFrame(spec.FailurePolicy, spec.ParamKind, spec.MatchConstraints)
 	if old == nil || !sameConditions(spec.ParamKind, old.Spec.ParamKind, spec.MatchConditions, old.Spec.MatchConditions) {
-		c.conditions(p.Child("matchConditions"), spec.MatchConditions, compiler.Condition)
+		c.conditions(p.Child("matchConditions"), spec.MatchConditions, compiler.CheckCondition)
 	}
 	c.variables(p.Child("variables"), spec.Variables, compiler)
 	if len(spec.Validations) == 0 && len(spec.AuditAnnotations) == 0 {
@@ -379,7 +379,7 @@ func (c policyChecker) auditAnnotations(p *field.Path, policy *admissionv1.Valid
 		if policy.Name == "" {
 			c.Invalid(ap, "key", annotation.Key, "requires metadata.name be non-empty")
 		} else {
-			c.Words(ap, "key", policy.Name+"/"+annotation.Key, content.IsLabelKey)
+			c.Format(ap, "key", policy.Name+"/"+annotation.Key, content.IsLabelKey)
 		}
 		switch text := strings.TrimSpace(annotation.ValueExpression); {
 		case text == "":
@@ -387,7 +387,7 @@ func (c policyChecker) auditAnnotations(p *field.Path, policy *admissionv1.Valid
 		case len(text) > maxAnnotationValueLen:
 			c.Required(ap, "valueExpression", fmt.Sprintf("must not exceed %d bytes in length", maxAnnotationValueLen))
 		default:
-			c.compiles(ap, "valueExpression", annotation.ValueExpression, compiler.Annotation(text))
+			c.compiles(ap, "valueExpression", annotation.ValueExpression, compiler.CheckAnnotation(text))
 		}
 		c.unique(ap, "key", keys, annotation.Key)
 	}
@@ -398,12 +398,12 @@ func (c policyChecker) policyValidation(p *field.Path, v *admissionv1.Validation
 	if strings.TrimSpace(v.Expression) == "" {
 		c.Required(p, "expression", "expression is not specified")
 	} else {
-		c.compiles(p, "expression", v.Expression, compiler.Validation(v.Expression))
+		c.compiles(p, "expression", v.Expression, compiler.CheckValidation(v.Expression))
 	}
 	if v.MessageExpression != "" && strings.TrimSpace(v.MessageExpression) == "" {
 		c.Invalid(p, "messageExpression", v.MessageExpression, "must be non-empty if specified")
 	} else if v.MessageExpression != "" {
-		c.compiles(p, "messageExpression", v.MessageExpression, compiler.Message(v.MessageExpression))
+		c.compiles(p, "messageExpression", v.MessageExpression, compiler.CheckMessage(v.MessageExpression))
 	}
 	switch {
 	case v.Message != "" && message == "":
@@ -424,18 +424,18 @@ func (c policyChecker) mutatingPolicy(policy, old *admissionv1.MutatingAdmission
 	c.policyFrame(spec.FailurePolicy, spec.ParamKind, spec.MatchConstraints)
 	c.mutatingOperations(p.Child("matchConstraints"), spec.MatchConstraints)
 	if old == nil || !sameConditions(spec.ParamKind, old.Spec.ParamKind, spec.MatchConditions, old.Spec.MatchConditions) {
-		c.conditions(p.Child("matchConditions"), spec.MatchConditions, compiler.Condition)
+		c.conditions(p.Child("matchConditions"), spec.MatchConditions, compiler.CheckCondition)
 	}
 	c.variables(p.Child("variables"), spec.Variables, compiler)
 	c.Need(p, "mutations", len(spec.Mutations) > 0, "mutations must contain at least one item")
 	for i := range spec.Mutations {
 		c.mutation(p.Child("mutations").Index(i), &spec.Mutations[i], compiler)
 	}
-	c.Known(p, "reinvocationPolicy", string(spec.ReinvocationPolicy), reinvocations)
+	c.RequiredOneOf(p, "reinvocationPolicy", string(spec.ReinvocationPolicy), reinvocations)
 }
 
 func (c policyChecker) mutation(p *field.Path, m *admissionv1.Mutation, compiler *admissionpolicy.Checker) {
-	c.Known(p, "patchType", string(m.PatchType), mutationPatches)
+	c.RequiredOneOf(p, "patchType", string(m.PatchType), mutationPatches)
 	switch m.PatchType {
 	case admissionv1.PatchTypeJSONPatch:
 		if m.JSONPatch == nil {
@@ -464,7 +464,7 @@ func (c policyChecker) mutationExpression(p *field.Path, kind admissionv1.PatchT
 		c.Required(p, "expression", "")
 		return
 	}
-	c.compiles(p, "expression", text, compiler.Mutation(kind, text))
+	c.compiles(p, "expression", text, compiler.CheckMutation(kind, text))
 }
 
 // policyFrame validates the fields that are common to both kinds of policies.
@@ -487,12 +487,12 @@ func (c policyChecker) paramKind(p *field.Path, kind *admissionv1.ParamKind) {
 	case kind.APIVersion == "":
 		c.Required(p, "apiVersion", "")
 	case !grouped:
-		c.Words(p, "apiVersion", group, validation.IsDNS1035Label)
+		c.Format(p, "apiVersion", group, validation.IsDNS1035Label)
 	case strings.Contains(version, "/"):
 		c.Invalid(p, "apiVersion", kind.APIVersion, "unexpected GroupVersion string: "+kind.APIVersion)
 	default:
-		c.Maybe(p, "apiVersion", group, validation.IsDNS1123Subdomain)
-		c.Words(p, "apiVersion", version, validation.IsDNS1035Label)
+		c.OptionalFormat(p, "apiVersion", group, validation.IsDNS1123Subdomain)
+		c.Format(p, "apiVersion", version, validation.IsDNS1035Label)
 	}
 	if kind.Kind == "" {
 		c.Required(p, "kind", "")
@@ -516,7 +516,7 @@ func (c policyChecker) matchResources(p *field.Path, match *admissionv1.MatchRes
 func (c policyChecker) namedRule(p *field.Path, rule *admissionv1.NamedRuleWithOperations) {
 	names := set{}
 	for i, name := range rule.ResourceNames {
-		c.Words(p.Child("resourceNames").Index(i), "", name, content.IsPathSegmentName)
+		c.Format(p.Child("resourceNames").Index(i), "", name, content.IsPathSegmentName)
 		c.unique(p.Child("resourceNames").Index(i), "", names, name)
 	}
 	c.webhookRule(p, &rule.RuleWithOperations)
@@ -546,7 +546,7 @@ func (c policyChecker) variables(p *field.Path, variables []admissionv1.Variable
 			c.Required(p.Index(i), "expression", "expression is not specified")
 			continue
 		}
-		c.compiles(p.Index(i), "expression", variable.Expression, compiler.Variable(variable.Name, variable.Expression))
+		c.compiles(p.Index(i), "expression", variable.Expression, compiler.CheckVariable(variable.Name, variable.Expression))
 	}
 }
 
@@ -555,7 +555,7 @@ func (c policyChecker) policyBinding(policy string, params *admissionv1.ParamRef
 	if policy == "" {
 		c.Add(field.Required(p.Child("policyName"), "").MarkCoveredByDeclarative())
 	}
-	c.Maybe(p, "policyName", policy, validation.IsDNS1123Subdomain)
+	c.OptionalFormat(p, "policyName", policy, validation.IsDNS1123Subdomain)
 	if params != nil {
 		c.paramRef(p.Child("paramRef"), params)
 	}
@@ -566,7 +566,7 @@ func (c policyChecker) policyBinding(policy string, params *admissionv1.ParamRef
 
 func (c policyChecker) paramRef(p *field.Path, ref *admissionv1.ParamRef) {
 	const both = "name and selector are mutually exclusive"
-	c.Maybe(p, "name", ref.Name, content.IsPathSegmentName)
+	c.OptionalFormat(p, "name", ref.Name, content.IsPathSegmentName)
 	c.Forbid(p, "name", ref.Name != "" && ref.Selector != nil, both)
 	c.selector(p, "selector", ref.Selector)
 	c.Forbid(p, "selector", ref.Name != "" && ref.Selector != nil, both)
@@ -574,7 +574,7 @@ func (c policyChecker) paramRef(p *field.Path, ref *admissionv1.ParamRef) {
 	if action := ref.ParameterNotFoundAction; action == nil {
 		c.Required(p, "parameterNotFoundAction", "")
 	} else {
-		c.Known(p, "parameterNotFoundAction", string(*action), notFoundActions)
+		c.RequiredOneOf(p, "parameterNotFoundAction", string(*action), notFoundActions)
 	}
 }
 

@@ -4,20 +4,20 @@ package validation
 // There is a method for each kind of rule:
 //
 //	method                    error
-//	Required, Filled, Need    Required value, if the value is empty
-//	Words                     Invalid value, if the string does not have the format
-//	Name                      both of the above
-//	OneOf, Known              Unsupported value, if the string is not in the list (Known: or is empty)
+//	Required, RequireAll, Need Required value, if the value is empty
+//	Format, OptionalFormat    Invalid value, if the string does not have the format
+//	RequiredFormat            both of the above
+//	OneOf, RequiredOneOf      Unsupported value, if the string is not in the list (RequiredOneOf: or is empty)
 //	Forbid                    Forbidden, if the field is set
 //	unique                    Duplicate value, for the second of two equal keys
-//	Same                      Invalid value: field is immutable
+//	Immutable                 Invalid value: field is immutable
 //
 // A method takes the path of a struct and the name of a field, so that p.Child(name) is only built
 // for an error. If the name is empty, the path of the struct is used. The rules for a struct are
 // written like a table. The order is the same as in kube-apiserver:
 //
-//	c.Name(p, "policyName", policy, validation.IsDNS1123Subdomain)
-//	c.Known(p, "patchType", string(m.PatchType), mutationPatches)
+//	c.RequiredFormat(p, "policyName", policy, validation.IsDNS1123Subdomain)
+//	c.RequiredOneOf(p, "patchType", string(m.PatchType), mutationPatches)
 
 import (
 	"bytes"
@@ -91,33 +91,33 @@ func (c *Checker) Forbid(p *field.Path, name string, set bool, detail string) {
 	}
 }
 
-// Filled takes pairs of field names and values, and adds an error if a value is empty.
-func (c *Checker) Filled(p *field.Path, pairs ...string) {
+// RequireAll takes pairs of field names and values, and adds an error if a value is empty.
+func (c *Checker) RequireAll(p *field.Path, pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		c.Need(p, pairs[i], pairs[i+1] != "", "")
 	}
 }
 
-// Words adds an error if value does not have the format f.
-func (c *Checker) Words(p *field.Path, name, value string, f Format) {
+// Format adds an error if value does not have the format f.
+func (c *Checker) Format(p *field.Path, name, value string, f Format) {
 	for _, message := range f(value) {
 		c.Invalid(p, name, value, message)
 	}
 }
 
-// Name adds an error if value is empty or does not have the format f.
-func (c *Checker) Name(p *field.Path, name, value string, f Format) {
+// RequiredFormat adds an error if value is empty or does not have the format f.
+func (c *Checker) RequiredFormat(p *field.Path, name, value string, f Format) {
 	if value == "" {
 		c.Required(p, name, "")
 		return
 	}
-	c.Words(p, name, value, f)
+	c.Format(p, name, value, f)
 }
 
-// Maybe adds an error if value is neither empty nor has the format f.
-func (c *Checker) Maybe(p *field.Path, name, value string, f Format) {
+// OptionalFormat adds an error if value is neither empty nor has the format f.
+func (c *Checker) OptionalFormat(p *field.Path, name, value string, f Format) {
 	if value != "" {
-		c.Words(p, name, value, f)
+		c.Format(p, name, value, f)
 	}
 }
 
@@ -133,8 +133,8 @@ func (c *Checker) OneOf(p *field.Path, name, value string, allowed []string) {
 	}
 }
 
-// Known adds an error if value is empty or not in allowed.
-func (c *Checker) Known(p *field.Path, name, value string, allowed []string) {
+// RequiredOneOf adds an error if value is empty or not in allowed.
+func (c *Checker) RequiredOneOf(p *field.Path, name, value string, allowed []string) {
 	if value == "" {
 		c.Required(p, name, "")
 		return
@@ -165,8 +165,8 @@ func (c *Checker) selector(p *field.Path, name string, selector *metav1.LabelSel
 	}
 }
 
-// Same adds an error if value differs from old.
-func (c *Checker) Same(p *field.Path, name string, value, old any) {
+// Immutable adds an error if value differs from old.
+func (c *Checker) Immutable(p *field.Path, name string, value, old any) {
 	if !equality.Semantic.DeepEqual(old, value) {
 		c.Invalid(p, name, value, metavalidation.FieldImmutableErrorMsg)
 	}

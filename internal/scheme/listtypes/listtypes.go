@@ -1,4 +1,4 @@
-// Package listtypes describes the types of lists and maps for merging. [OfTags] reads the
+// Package listtypes describes the types of lists and maps for merging. [RelationFromTags] reads the
 // relations that the tags of the Go types declare. The tables [Relations], [Defaults] and
 // [IsAtomic] have those that only comments in the Go sources declare (+listType, +listMapKey,
 // +mapType, +structType, +default). Server-side apply and OpenAPI use them.
@@ -33,8 +33,8 @@ var atomic = []string{"admissionregistration.MatchResources", "admissionregistra
 	"core.TopologySelectorTerm", "core.TypedLocalObjectReference", "discovery.EndpointPort", "meta.LabelSelector",
 	"meta.OwnerReference", "networking.ServiceBackendPort", "rbac.RoleRef", "rbac.Subject"}
 
-// OfTags translates the tags for strategic merge patches to the terms of Relations.
-func OfTags(tag reflect.StructTag) string {
+// RelationFromTags translates the tags for strategic merge patches to the terms of Relations.
+func RelationFromTags(tag reflect.StructTag) string {
 	if !strings.HasPrefix(tag.Get("patchStrategy"), "merge") {
 		return ""
 	}

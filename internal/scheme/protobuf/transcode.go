@@ -705,7 +705,7 @@ func FieldSize(length int) int {
 }
 
 // AppendEnvelope appends the start of an envelope. The caller must append the object's encoding,
-// which has length bytes, and SealEnd.
+// which has length bytes, and EnvelopeEnd.
 func AppendEnvelope(dst []byte, apiVersion, kind string, length int64) []byte {
 	dst = append(dst, ProtobufPrefix...)
 	dst = AppendLength(dst, Field1, int64(FieldSize(len(apiVersion))+FieldSize(len(kind))))
@@ -713,11 +713,11 @@ func AppendEnvelope(dst []byte, apiVersion, kind string, length int64) []byte {
 	return AppendLength(dst, Field2, length)
 }
 
-// AppendSealed appends a message in its envelope.
-func AppendSealed(dst []byte, apiVersion, kind string, m Message) ([]byte, error) {
+// AppendInEnvelope appends a message in its envelope.
+func AppendInEnvelope(dst []byte, apiVersion, kind string, m Message) ([]byte, error) {
 	size := m.Size()
 	dst, err := AppendMessage(AppendEnvelope(dst, apiVersion, kind, int64(size)), m, size)
-	return append(dst, SealEnd...), err
+	return append(dst, EnvelopeEnd...), err
 }
 
 const (
@@ -725,8 +725,8 @@ const (
 	Field2 = 2<<3 | 2 // the same for field 2
 )
 
-// SealEnd is the end of an envelope.
-const SealEnd = "\x1a\x00\x22\x00"
+// EnvelopeEnd is the end of an envelope.
+const EnvelopeEnd = "\x1a\x00\x22\x00"
 
 // ProtobufPrefix starts every protobuf body. It is followed by a runtime.Unknown, which holds the
 // kind, the apiVersion and the encoded object.

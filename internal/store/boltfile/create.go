@@ -83,7 +83,7 @@ func Pack(path string, seen *Progress) error {
 	seen.Begin("bytes written, of a file with", before.Size())
 	err = Create(packed, func(dst *bbolt.DB) error {
 		defer followSize(dst.Path(), seen)()
-		return WithoutFaults(func() error { return bbolt.Compact(dst, src, 16<<20) })
+		return RecoverFaults(func() error { return bbolt.Compact(dst, src, 16<<20) })
 	})
 	if err == nil {
 		err = src.Close() // Windows cannot replace an open file
@@ -108,7 +108,7 @@ func followSize(path string, seen *Progress) (stop func()) {
 			case <-time.After(200 * time.Millisecond):
 			}
 			if info, err := os.Stat(path); err == nil {
-				seen.Reach(info.Size())
+				seen.Set(info.Size())
 			}
 		}
 	}()

@@ -25,7 +25,7 @@ func (d *Damage) Error() string { return ErrDamaged.Error() + " (" + d.Place + "
 // Unwrap returns ErrDamaged.
 func (d *Damage) Unwrap() error { return ErrDamaged }
 
-func Damaged(format string, args ...any) error { return &Damage{fmt.Sprintf(format, args...)} }
+func NewDamage(format string, args ...any) error { return &Damage{fmt.Sprintf(format, args...)} }
 
 // PlaceOf returns the place of a damage without the advice, or the text of any other error.
 func PlaceOf(err error) string {
@@ -36,11 +36,11 @@ func PlaceOf(err error) string {
 	return err.Error()
 }
 
-func PanicDamaged(format string, args ...any) { panic(Damaged(format, args...)) }
+func PanicDamage(format string, args ...any) { panic(NewDamage(format, args...)) }
 
-// WithoutFaults calls fn and converts a panic or memory fault to an error. Such faults occur in a
+// RecoverFaults calls fn and converts a panic or memory fault to an error. Such faults occur in a
 // cursor or in bbolt on a damaged page, or if a mapped file is truncated.
-func WithoutFaults(fn func() error) (err error) {
+func RecoverFaults(fn func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		switch p := recover().(type) {
@@ -48,14 +48,14 @@ func WithoutFaults(fn func() error) (err error) {
 		case *Damage:
 			err = p
 		default:
-			err = Damaged("%v", p)
+			err = NewDamage("%v", p)
 		}
 	}()
 	return fn()
 }
 
-// A DamageBook lists the places where the file was found damaged.
-type DamageBook struct {
+// A DamageList lists the places where the file was found damaged.
+type DamageList struct {
 	report func(place string) // called once for each place; may be nil
 
 	mu     sync.Mutex // guards places
@@ -63,7 +63,7 @@ type DamageBook struct {
 }
 
 // note adds the place of a damage, unless it is already listed or the list is full.
-func (d *DamageBook) note(err error) {
+func (d *DamageList) note(err error) {
 	place := PlaceOf(err)
 	d.mu.Lock()
 	fresh := len(d.places) < ProblemsMax && !slices.Contains(d.places, place)
@@ -77,14 +77,14 @@ func (d *DamageBook) note(err error) {
 }
 
 // Count returns the number of known damaged places.
-func (d *DamageBook) Count() int {
+func (d *DamageList) Count() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.places)
 }
 
 // First returns the place that was found first, or "" if none exists.
-func (d *DamageBook) First() string {
+func (d *DamageList) First() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.places) == 0 {
@@ -94,15 +94,15 @@ func (d *DamageBook) First() string {
 }
 
 // Err returns the damage that was found first, or nil if none exists.
-func (d *DamageBook) Err() error {
+func (d *DamageList) Err() error {
 	if place := d.First(); place != "" {
 		return &Damage{place}
 	}
 	return nil
 }
 
-// Forget empties the list. It is called after a scrub of the whole file without findings.
-func (d *DamageBook) Forget() {
+// Clear empties the list. It is called after a scrub of the whole file without findings.
+func (d *DamageList) Clear() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.places = nil

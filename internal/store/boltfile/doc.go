@@ -5,7 +5,7 @@
 //	err := boltfile.Create("apilet.db", fill) // creates a complete file or none
 //	verdict, err := boltfile.VetToWrite("apilet.db", look) // checks the file before bbolt maps it, and restores the log's checkpoint
 //	f, err := boltfile.Open("apilet.db", verdict.Log, boltfile.Options{})
-//	err = f.Update(func(l *boltfile.Ledger) error { return l.Put(boltfile.InKeys, key, value) }) // durable if err is nil
+//	err = f.Update(func(l *boltfile.WriteTx) error { return l.Put(boltfile.InKeys, key, value) }) // durable if err is nil
 //	err = f.View(func(p *boltfile.Pages) error {
 //		keys, _ := p.Bucket(boltfile.InKeys)
 //		value = bytes.Clone(keys.Get(key))
@@ -25,7 +25,7 @@
 //   - vet.go and recover.go: the start after a crash
 //   - tree.go: reading
 //   - guard.go: writing
-//   - finger.go: fast lookup of the next record
+//   - searchhint.go: fast lookup of the next record
 //   - page.go: the format of pages
 //   - create.go: the creation of files
 //   - damage.go: the error for damage

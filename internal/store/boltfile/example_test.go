@@ -27,7 +27,7 @@ func Example() {
 					return err
 				}
 			}
-			return (&boltfile.Ledger{Tx: tx}).PutMetaInt("format", boltfile.FormatClosed)
+			return (&boltfile.WriteTx{Tx: tx}).PutMetaInt("format", boltfile.FormatClosed)
 		})
 	})
 	any := func(*boltfile.Pages) error { return nil }
@@ -37,7 +37,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	err = f.Update(func(l *boltfile.Ledger) error {
+	err = f.Update(func(l *boltfile.WriteTx) error {
 		guard, err := l.Guard(map[uint64]boltfile.PageMark{})
 		if err != nil {
 			return err

@@ -48,7 +48,7 @@ type File struct {
 	file       os.FileInfo                     // identity of the file at Path; nil if the file is ephemeral
 	fatal      func(error)                     // ends the process
 	warn       func(string)                    // receives messages for the administrator; may be nil
-	Found      DamageBook                      // damage found by reads and scrubs
+	Damage     DamageList                      // damage found by reads and scrubs
 	meta       atomic.Pointer[metaPage]        // meta page of the newest commit
 	metas      metaMap                         // used by reads to check that a meta page exists
 	logHalf    int64                           // size of half a log in bytes; 0 means no log
@@ -82,12 +82,12 @@ type Options struct {
 
 // Open opens a file that VetToWrite has vetted and applies the commits of left, the log that was
 // found with it. If Open fails, the caller must call Abandon on the returned File.
-func Open(path string, left *LeftLog, o Options) (f *File, err error) {
-	f = &File{Path: path, fatal: o.Fatal, warn: o.Warn, Found: DamageBook{report: o.Damaged}}
-	return f, WithoutFaults(func() error { return f.begin(left, o) })
+func Open(path string, left *LeftoverLog, o Options) (f *File, err error) {
+	f = &File{Path: path, fatal: o.Fatal, warn: o.Warn, Damage: DamageList{report: o.Damaged}}
+	return f, RecoverFaults(func() error { return f.begin(left, o) })
 }
 
-func (f *File) begin(left *LeftLog, o Options) (err error) {
+func (f *File) begin(left *LeftoverLog, o Options) (err error) {
 	if err = f.open(o.Unlogged); err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (f *File) Close() (err error) {
 }
 
 // last is the function of the last transaction. Its commit writes the freelist.
-func last(l *Ledger) error {
+func last(l *WriteTx) error {
 	_, err := l.Guard(map[uint64]PageMark{})
 	return err
 }
@@ -227,17 +227,17 @@ func (f *File) FreeBytes() int64 {
 	return int64(s.FreePageN+s.PendingPageN) * int64(f.PageSize())
 }
 
-// ReadyBytes returns the size of the pages that are free now.
-func (f *File) ReadyBytes() int64 { return int64(f.Db.Stats().FreePageN) * int64(f.PageSize()) }
+// ReusableBytes returns the size of the pages that are free now.
+func (f *File) ReusableBytes() int64 { return int64(f.Db.Stats().FreePageN) * int64(f.PageSize()) }
 
 func (f *File) PageSize() int { return f.meta.Load().pageSize }
 
-// LogMayTake returns the number of bytes by which the log may still grow.
-func (f *File) LogMayTake() int64 { return f.logGrowth.Load() }
+// LogHeadroom returns the number of bytes by which the log may still grow.
+func (f *File) LogHeadroom() int64 { return f.logGrowth.Load() }
 
-// TellRoom informs the log of the free space above the reserve, and whether it is scarce. Only the
-// writer calls it.
-func (f *File) TellRoom(spare int64, scarce bool) {
+// SetFreeSpace informs the log of the free space above the reserve, and whether it is scarce. Only
+// the writer calls it.
+func (f *File) SetFreeSpace(spare int64, scarce bool) {
 	if f.wal != nil {
 		f.wal.short, f.wal.spare = scarce, spare
 	}
@@ -250,11 +250,11 @@ func (f *File) TellRoom(spare int64, scarce bool) {
 func (f *File) View(fn func(*Pages) error) error {
 	err := errMetaMoved
 	for n := 0; n < 3 && err == errMetaMoved; n++ {
-		err = WithoutFaults(func() error { return f.look(fn) })
+		err = RecoverFaults(func() error { return f.look(fn) })
 	}
 	switch {
 	case err == errMetaMoved:
-		return f.Explain(Damaged("a meta page cannot be read"))
+		return f.Explain(NewDamage("a meta page cannot be read"))
 	case errors.Is(err, berrors.ErrDatabaseNotOpen):
 		return ErrClosed
 	case errors.Is(err, ErrDamaged):
@@ -268,14 +268,14 @@ func (f *File) look(fn func(*Pages) error) error {
 	if !f.hasMeta(known) {
 		// bbolt would panic while it holds its locks. There are no more writes in this state, so
 		// nothing is moved and no page is reused.
-		f.Found.note(Damaged("pages 0 and 1, the meta pages, are lost"))
+		f.Damage.note(NewDamage("pages 0 and 1, the meta pages, are lost"))
 		return fn(newPages(f.Db, known))
 	}
 	return f.Db.View(func(tx *bbolt.Tx) error {
 		m, id := known, uint64(tx.ID())
 		switch {
 		case id < known.txid: // there are no more writes
-			f.Found.note(Damaged("page %d, the newest meta page, is lost", known.txid%2))
+			f.Damage.note(NewDamage("page %d, the newest meta page, is lost", known.txid%2))
 		case id > known.txid:
 			var err error
 			if m, err = mappedMeta(f.Db, id); err != nil {
@@ -309,7 +309,7 @@ func (f *File) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 	}
 	m, ok := decodeMeta(buf[:])
 	if err != nil || !ok {
-		return m, Damaged("page %d, a meta page, is lost", n)
+		return m, NewDamage("page %d, a meta page, is lost", n)
 	}
 	return m, nil
 }
@@ -318,7 +318,7 @@ func (f *File) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 // walks the damaged file. An error of the commit itself ends the process, unless the disk is full:
 // after a failed sync the content of the disk is unknown, while the memory map may already show the
 // new state. Calls must not overlap.
-func (f *File) Update(fn func(*Ledger) error) error {
+func (f *File) Update(fn func(*WriteTx) error) error {
 	if err := f.inPlace(); err != nil { // takes a microsecond; the sync of the commit takes about a hundred
 		return err
 	}
@@ -377,7 +377,7 @@ func (f *File) checkpointIfDue() error {
 		return nil
 	}
 	err := f.listingFree(func() error {
-		return f.Transact(func(l *Ledger) error {
+		return f.Transact(func(l *WriteTx) error {
 			l.unlogged = true
 			_, err := l.Guard(map[uint64]PageMark{})
 			return err
@@ -407,12 +407,12 @@ func (f *File) listingFree(commit func() error) error {
 
 // Transact is like Update, but does not check that the file and the log are in place, and does not
 // start a log.
-func (f *File) Transact(fn func(*Ledger) error) error {
+func (f *File) Transact(fn func(*WriteTx) error) error {
 	known := *f.meta.Load()
-	f.Db.NoFreelistSync = f.lazyFree && f.Found.First() == ""
+	f.Db.NoFreelistSync = f.lazyFree && f.Damage.First() == ""
 	txid, open, committing := 0, false, false
-	l := &Ledger{notes: f.notes[:0]}
-	err := WithoutFaults(func() error {
+	l := &WriteTx{notes: f.notes[:0]}
+	err := RecoverFaults(func() error {
 		if _, err := f.metaAt(known.txid%2, known.pageSize); err != nil {
 			return err
 		}
@@ -421,9 +421,9 @@ func (f *File) Transact(fn func(*Ledger) error) error {
 			return err
 		}
 		txid, open, l.Tx = tx.ID(), true, tx
-		if err := WithoutFaults(func() error {
+		if err := RecoverFaults(func() error {
 			if uint64(txid) <= known.txid { // bbolt would build on the commit before and lose the last one
-				return Damaged("page %d, the newest meta page, is lost", known.txid%2)
+				return NewDamage("page %d, the newest meta page, is lost", known.txid%2)
 			}
 			return fn(l)
 		}); err != nil {
@@ -457,7 +457,7 @@ func (f *File) Transact(fn func(*Ledger) error) error {
 
 // commit commits a transaction. When it returns, the transaction is on the disk, unless commits do
 // not sync.
-func (f *File) commit(l *Ledger) error {
+func (f *File) commit(l *WriteTx) error {
 	if f.wal == nil {
 		return l.Tx.Commit()
 	}
@@ -531,7 +531,7 @@ func (f *File) Explain(err error) error {
 		f.fail(fmt.Errorf("cannot use %s any more: %w", f.Path, err))
 		return err
 	}
-	f.Found.note(err)
+	f.Damage.note(err)
 	return fmt.Errorf("%s: %w", f.Path, err)
 }
 

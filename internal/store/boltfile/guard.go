@@ -13,14 +13,14 @@ import (
 
 // A Guard vets the pages that bbolt will load in one write transaction.
 type Guard struct {
-	p     *Pages
-	marks map[uint64]PageMark
-	Alone bool // all changes of this transaction to its buckets went through this guard
+	p         *Pages
+	marks     map[uint64]PageMark
+	Exclusive bool // all changes of this transaction to its buckets went through this guard
 }
 
 // Guard returns a guard of the transaction. It first vets the freelist and the tree of buckets,
 // which every commit writes. marks must be empty and must not be used elsewhere.
-func (l *Ledger) Guard(marks map[uint64]PageMark) (*Guard, error) {
+func (l *WriteTx) Guard(marks map[uint64]PageMark) (*Guard, error) {
 	p, err := committedPages(l.Tx)
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (g *Guard) load(id uint64, keys keyRange) (v vettedPage, err error) {
 		what = "claims pages that it does not need"
 	}
 	if what != "" {
-		return v, Damaged("page %d %s", id, what)
+		return v, NewDamage("page %d %s", id, what)
 	}
 	g.marks[id] |= markSound
 	return vettedPage{b, keys}, nil
@@ -80,7 +80,7 @@ func (g *Guard) root(t Tree) (vettedPage, error) {
 		return g.load(t.root, keyRange{})
 	}
 	if _, what := t.small.vet(keyRange{}); what != "" {
-		return vettedPage{}, Damaged("a small bucket %s", what)
+		return vettedPage{}, NewDamage("a small bucket %s", what)
 	}
 	return vettedPage{page: t.small}, nil
 }
@@ -90,7 +90,7 @@ func (g *Guard) vetPath(t Tree, key []byte) (v vettedPage, err error) {
 	v, err = g.root(t)
 	for depth := 0; err == nil && !v.leaf(); depth++ {
 		if depth > treeDepthMax {
-			return v, Damaged("the path to a key has no end")
+			return v, NewDamage("the path to a key has no end")
 		}
 		v, err = g.child(v, v.branchTo(key))
 	}
@@ -105,7 +105,7 @@ func (g *Guard) vetAround(t Tree, key []byte) error {
 	var left, right *vettedPage // neighbors of v on its level
 	for depth := 0; err == nil && !v.leaf(); depth++ {
 		if depth > treeDepthMax {
-			return Damaged("the path to a key has no end")
+			return NewDamage("the path to a key has no end")
 		}
 		i := v.branchTo(key)
 		var before, after *vettedPage
@@ -147,7 +147,7 @@ func (g *Guard) vetAll(t Tree) error {
 
 func (g *Guard) vetBelow(v vettedPage, depth int) error {
 	if depth > treeDepthMax {
-		return Damaged("a bucket has no end")
+		return NewDamage("a bucket has no end")
 	}
 	for i := 0; !v.leaf() && i < v.count(); i++ {
 		child, err := g.child(v, i)
@@ -168,7 +168,7 @@ func (g *Guard) vetFreelist() error {
 		return nil
 	}
 	if id < 2 || id >= g.p.high {
-		return Damaged("page %d, the freelist, is beyond the file's %d pages", id, g.p.high)
+		return NewDamage("page %d, the freelist, is beyond the file's %d pages", id, g.p.high)
 	}
 	b := g.p.mapped[int(id)*g.p.pageSize:]
 	count, overflow := uint64(binary.NativeEndian.Uint16(b[10:])), uint64(binary.NativeEndian.Uint32(b[12:]))
@@ -179,7 +179,7 @@ func (g *Guard) vetFreelist() error {
 	need := func(ids uint64) uint64 { return (pageHeaderSize + 8*(ids+1)) / uint64(g.p.pageSize) }
 	if binary.NativeEndian.Uint64(b) != id || binary.NativeEndian.Uint16(b[8:]) != pageFreelist || overflow >= g.p.high-id ||
 		count > g.p.high || overflow+1 < need(count) || overflow > need(count+overflow+1) {
-		return Damaged("page %d is no freelist", id)
+		return NewDamage("page %d is no freelist", id)
 	}
 	return nil
 }
@@ -187,14 +187,14 @@ func (g *Guard) vetFreelist() error {
 // A GuardedBucket is a bucket whose pages are vetted before bbolt loads them.
 type GuardedBucket struct {
 	bolt   *bbolt.Bucket // for reads; writes go through ledger
-	ledger *Ledger
+	ledger *WriteTx
 	which  byte
 	guard  *Guard
 	tree   Tree
 	leaf   vettedPage // of the last lookup
 }
 
-func (g *Guard) Bucket(l *Ledger, which byte) (b GuardedBucket, err error) {
+func (g *Guard) Bucket(l *WriteTx, which byte) (b GuardedBucket, err error) {
 	name := Buckets[which]
 	t, _ := g.p.Bucket(which)
 	if _, err = g.root(t); err != nil {
@@ -230,13 +230,13 @@ func (b *GuardedBucket) Get(key []byte) ([]byte, error) {
 		return nil, err
 	}
 	leaf := b.leaf.page
-	if !b.guard.Alone || b.tree.small != nil || b.guard.marks[leaf.id()]&markWritten != 0 {
+	if !b.guard.Exclusive || b.tree.small != nil || b.guard.marks[leaf.id()]&markWritten != 0 {
 		return b.bolt.Get(key), nil
 	}
 	if i := leaf.find(key); i < leaf.count() && bytes.Equal(leaf.key(i), key) {
 		e, _ := elementAt(leaf, i)
 		if e.bucket {
-			return nil, Damaged("page %d has a bucket in the place of a value", leaf.id())
+			return nil, NewDamage("page %d has a bucket in the place of a value", leaf.id())
 		}
 		return e.value, nil
 	}
@@ -255,6 +255,6 @@ func (b *GuardedBucket) Remove(key []byte) error {
 	if err := b.guard.vetAround(b.tree, key); err != nil {
 		return err
 	}
-	b.guard.Alone = false
+	b.guard.Exclusive = false
 	return b.ledger.Remove(b.which, key)
 }

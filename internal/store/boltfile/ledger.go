@@ -32,8 +32,8 @@ const (
 	notedSequence = 32
 )
 
-// A Ledger is a write transaction with the list of its changes.
-type Ledger struct {
+// A WriteTx is a write transaction with the list of its changes.
+type WriteTx struct {
 	Tx      *bbolt.Tx
 	notes   []byte
 	changes int
@@ -42,7 +42,7 @@ type Ledger struct {
 }
 
 // Put is bbolt's Put and records the change.
-func (l *Ledger) Put(bucket byte, key, value []byte) error {
+func (l *WriteTx) Put(bucket byte, key, value []byte) error {
 	if err := l.Tx.Bucket(Buckets[bucket]).Put(key, value); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (l *Ledger) Put(bucket byte, key, value []byte) error {
 }
 
 // Remove is bbolt's Delete and records the change.
-func (l *Ledger) Remove(bucket byte, key []byte) error {
+func (l *WriteTx) Remove(bucket byte, key []byte) error {
 	if err := l.Tx.Bucket(Buckets[bucket]).Delete(key); err != nil {
 		return err
 	}
@@ -61,12 +61,12 @@ func (l *Ledger) Remove(bucket byte, key []byte) error {
 }
 
 // PutMetaInt writes a number to the bucket meta.
-func (l *Ledger) PutMetaInt(name string, n int64) error {
+func (l *WriteTx) PutMetaInt(name string, n int64) error {
 	return l.Put(InMeta, []byte(name), binary.BigEndian.AppendUint64(nil, uint64(n)))
 }
 
 // SetSequence is bbolt's SetSequence and records the change.
-func (l *Ledger) SetSequence(bucket byte, n uint64) error {
+func (l *WriteTx) SetSequence(bucket byte, n uint64) error {
 	if err := l.Tx.Bucket(Buckets[bucket]).SetSequence(n); err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (l *Ledger) SetSequence(bucket byte, n uint64) error {
 	return nil
 }
 
-func (l *Ledger) note(what byte, key []byte) {
+func (l *WriteTx) note(what byte, key []byte) {
 	l.notes = append(l.notes, what)
 	l.notes = append(binary.AppendUvarint(l.notes, uint64(len(key))), key...)
 	l.changes++
@@ -135,11 +135,11 @@ func eachNoted(notes []byte, show func(what byte, key, value []byte, n uint64) e
 }
 
 // replay applies the changes in the body of a record.
-func (l *Ledger) replay(notes []byte) error {
+func (l *WriteTx) replay(notes []byte) error {
 	var buckets [len(Buckets)]*bbolt.Bucket
 	for i, name := range Buckets {
 		if buckets[i] = l.Tx.Bucket(name); buckets[i] == nil {
-			return Damaged("the bucket %s is missing", name)
+			return NewDamage("the bucket %s is missing", name)
 		}
 	}
 	buckets[InRev].FillPercent = revFill

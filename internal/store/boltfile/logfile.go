@@ -149,8 +149,8 @@ func (h *logHead) recordAt(b []byte, half int, at int64, epoch uint64) (r logRec
 	return r, size, logRecordSum(head[:size]) == binary.BigEndian.Uint32(head[4:])
 }
 
-// A LeftLog is a log that was left by a server.
-type LeftLog struct {
+// A LeftoverLog is a log that was left by a server.
+type LeftoverLog struct {
 	path    string
 	head    logHead
 	records []logRecord // records to be replayed, in order
@@ -158,10 +158,10 @@ type LeftLog struct {
 
 // Used reports whether the state is the checkpoint plus the records, and not the data file alone. l
 // may be nil, which means that there is no log.
-func (l *LeftLog) Used() bool { return l != nil && l.head.phase == logUsed }
+func (l *LeftoverLog) Used() bool { return l != nil && l.head.phase == logUsed }
 
 // Count returns the number of records to be replayed.
-func (l *LeftLog) Count() int {
+func (l *LeftoverLog) Count() int {
 	if l == nil {
 		return 0
 	}
@@ -169,7 +169,7 @@ func (l *LeftLog) Count() int {
 }
 
 // Revision returns the newest revision of the records, or 0 if none has a revision.
-func (l *LeftLog) Revision() (rev int64) {
+func (l *LeftoverLog) Revision() (rev int64) {
 	for n := l.Count() - 1; n >= 0 && rev == 0; n-- {
 		_ = eachNoted(l.records[n].body, func(what byte, _, _ []byte, n uint64) error {
 			if what == InRev|notedSequence {
@@ -183,7 +183,7 @@ func (l *LeftLog) Revision() (rev int64) {
 
 // readLog reads the log of a data file. It returns nil if there is none. It distinguishes a torn
 // last record, which was not acknowledged, from damage.
-func readLog(path string) (*LeftLog, error) {
+func readLog(path string) (*LeftoverLog, error) {
 	file, size, err := openRegular(path + LogSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -192,7 +192,7 @@ func readLog(path string) (*LeftLog, error) {
 		return nil, err
 	}
 	defer file.Close()
-	l := &LeftLog{path: path + LogSuffix}
+	l := &LeftoverLog{path: path + LogSuffix}
 	if l.head, err = readHead(file, l.path); err != nil {
 		return l, err
 	}
@@ -221,7 +221,7 @@ func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 	}
 	if !found {
 		return newest, fmt.Errorf("%s has lost both of its heads, so that nobody knows what was written last: restore a backup (%w)",
-			path, Damaged("the log's heads"))
+			path, NewDamage("the log's heads"))
 	}
 	return newest, nil
 }
@@ -229,7 +229,7 @@ func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 // readRecords reads all records, beginning with the first, from one half and then the other. Each
 // record was synced before the next one was started. Therefore a record after a missing one means
 // damage.
-func (l *LeftLog) readRecords(file io.ReaderAt, fileSize int64) error {
+func (l *LeftoverLog) readRecords(file io.ReaderAt, fileSize int64) error {
 	var halves [2][]byte
 	for i := range halves {
 		b := make([]byte, max(0, min(l.head.half, fileSize-l.head.start(i)))) // the head may claim more than the file has
@@ -259,20 +259,20 @@ func (l *LeftLog) readRecords(file io.ReaderAt, fileSize int64) error {
 }
 
 // vetEnd checks that no record follows the last one.
-func (l *LeftLog) vetEnd(halves [2][]byte, next uint64) error {
+func (l *LeftoverLog) vetEnd(halves [2][]byte, next uint64) error {
 	summed := int64(0) // limits the time for a manipulated log with many heads of long records
 	for turn := range 2 {
 		half, epoch := (l.head.at+turn)%2, l.head.epoch+uint64(turn)
 		for at := int64(0); at < int64(len(halves[half])); at += 8 {
 			r, size, ok := l.head.recordAt(halves[half], half, at, epoch)
 			if ok && r.number >= next {
-				return fmt.Errorf("%s: %w", l.path, Damaged("record %d of the log, while record %d is there", next, r.number))
+				return fmt.Errorf("%s: %w", l.path, NewDamage("record %d of the log, while record %d is there", next, r.number))
 			}
 			if r.body == nil {
 				continue
 			}
 			if summed += size; summed > 3*l.head.half { // more than the valid records and a torn one
-				return fmt.Errorf("%s: %w", l.path, Damaged("the log has many records that do not check"))
+				return fmt.Errorf("%s: %w", l.path, NewDamage("the log has many records that do not check"))
 			}
 		}
 	}
@@ -281,7 +281,7 @@ func (l *LeftLog) vetEnd(halves [2][]byte, next uint64) error {
 
 // notOurs returns the error for a log that belongs to another data file, or to another state of
 // this one.
-func (l *LeftLog) notOurs(why string) error {
+func (l *LeftoverLog) notOurs(why string) error {
 	return fmt.Errorf("%s is the log of another data file, or of another state of this one (%s): if the data file is a restored backup, remove the log; "+
 		"else put back the file that it belongs to", l.path, why)
 }

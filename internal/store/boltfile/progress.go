@@ -27,7 +27,7 @@ func (p *Progress) Begin(what string, total int64) {
 	p.what.Store(&what)
 }
 
-func (p *Progress) Reach(done int64) {
+func (p *Progress) Set(done int64) {
 	if p != nil {
 		p.done.Store(done)
 	}

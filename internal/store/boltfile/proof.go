@@ -135,7 +135,7 @@ func (w *wal) note() {
 // covers checks that a used log has all commits that the data file refers to, and that the file is
 // not older than the log's checkpoint. It returns the number of the log's records that the file
 // contains.
-func (l *LeftLog) covers(t *pageTree, checkpoint metaPage) (there uint64, err error) {
+func (l *LeftoverLog) covers(t *pageTree, checkpoint metaPage) (there uint64, err error) {
 	count := uint64(len(l.records))
 	for _, m := range t.found {
 		if m.txid <= checkpoint.txid {
@@ -170,14 +170,14 @@ func newer(generation, than uint64) bool {
 }
 
 // tooOld returns the error for a log that lacks commits of its data file.
-func (l *LeftLog) tooOld() error {
+func (l *LeftoverLog) tooOld() error {
 	return fmt.Errorf("%s lacks commits that its data file has (it was cut, damaged, or copied before the file): "+
 		"put the log of the same moment beside it, or restore a backup", l.path)
 }
 
 // ends checks that an idle log belongs to a data file that was not closed. The file must have the
 // state of the log's end.
-func (l *LeftLog) ends(t *pageTree) error {
+func (l *LeftoverLog) ends(t *pageTree) error {
 	m := t.meta
 	ahead := (m.mark - l.head.number) & (1<<markNumberBits - 1)
 	switch {

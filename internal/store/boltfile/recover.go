@@ -25,7 +25,7 @@ func VetToWrite(path string, look func(*Pages) error) (Verdict, error) {
 // vetReplay vets the pages that a start reads, and the pages that the replay will change, because
 // the replay does not use a guard. It does so before anything is written, so a start that fails
 // leaves both files unchanged.
-func (l *LeftLog) vetReplay(p *Pages) error {
+func (l *LeftoverLog) vetReplay(p *Pages) error {
 	g := &Guard{p: p, marks: map[uint64]PageMark{}}
 	if err := errors.Join(g.vetFreelist(), g.vetAll(Tree{p: p, root: p.root})); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (l *LeftLog) vetReplay(p *Pages) error {
 	for which, name := range Buckets {
 		t, ok := p.Bucket(byte(which))
 		if !ok {
-			return Damaged("the bucket %s is missing", name)
+			return NewDamage("the bucket %s is missing", name)
 		}
 		if trees[which] = t; which == InRev { // large; a start reads only its newest record
 			continue
@@ -91,7 +91,7 @@ func (h *logHead) settle(path string) error {
 // putBack makes the checkpoint the newest commit of the data file, also for bbolt, and syncs the
 // file. It holds a shared lock on the file, so several processes may do this concurrently. It fails
 // if the log has changed since it was read, because then another server has used the file.
-func (l *LeftLog) putBack(path string) error {
+func (l *LeftoverLog) putBack(path string) error {
 	db, file, err := openShared(path)
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (l *LeftLog) putBack(path string) error {
 
 // endNote returns the note for a restored file. It keeps the information of the meta pages that are
 // overwritten.
-func (l *LeftLog) endNote(file *os.File) ([]byte, error) {
+func (l *LeftoverLog) endNote(file *os.File) ([]byte, error) {
 	info, err := file.Stat()
 	if err != nil {
 		return nil, err

@@ -55,7 +55,7 @@ func mappedMeta(db *bbolt.DB, txid uint64) (metaPage, error) {
 	if m, ok := decodeMeta(mapping(db, 2*size)[at : at+size]); ok && m.txid == txid && m.pageSize == size {
 		return m, nil
 	}
-	return metaPage{}, Damaged("page %d, a meta page, is not that of transaction %d", txid%2, txid)
+	return metaPage{}, NewDamage("page %d, a meta page, is not that of transaction %d", txid%2, txid)
 }
 
 // Pages are the pages of the file as seen by one transaction.
@@ -90,17 +90,17 @@ func (p *Pages) Size() int64 { return int64(p.high) * int64(p.pageSize) }
 // load returns a branch or leaf page with its overflow pages, after a check of its header.
 func (p *Pages) load(id uint64) (page, error) {
 	if id < 2 || id >= p.high {
-		return nil, Damaged("page %d is beyond the file's %d pages", id, p.high)
+		return nil, NewDamage("page %d is beyond the file's %d pages", id, p.high)
 	}
 	at := int(id) * p.pageSize
 	b := page(p.mapped[at : at+p.pageSize])
 	overflow := uint64(binary.NativeEndian.Uint32(b[12:]))
 	if own := binary.NativeEndian.Uint64(b); own != id || overflow >= p.high-id {
-		return nil, Damaged("page %d has a damaged header", id)
+		return nil, NewDamage("page %d has a damaged header", id)
 	}
 	b = p.mapped[at : at+int(overflow+1)*p.pageSize]
 	if what := b.misshapen(); what != "" {
-		return nil, Damaged("page %d %s", id, what)
+		return nil, NewDamage("page %d %s", id, what)
 	}
 	return b, nil
 }
@@ -122,7 +122,7 @@ func (p *Pages) Bucket(which byte) (t Tree, ok bool) {
 		return t, false
 	}
 	if !e.bucket || len(e.value) < 16 {
-		PanicDamaged("the entry of bucket %s", name)
+		PanicDamage("the entry of bucket %s", name)
 	}
 	t = Tree{p: p, root: binary.NativeEndian.Uint64(e.value), Sequence: binary.NativeEndian.Uint64(e.value[8:])}
 	if t.root != 0 {
@@ -130,7 +130,7 @@ func (p *Pages) Bucket(which byte) (t Tree, ok bool) {
 	}
 	t.small = page(e.value[16:])
 	if len(t.small) < pageHeaderSize || t.small.misshapen() != "" || !t.small.leaf() {
-		PanicDamaged("the small bucket %s", name)
+		PanicDamage("the small bucket %s", name)
 	}
 	return t, true
 }
@@ -182,7 +182,7 @@ type step struct {
 	below []byte // keys must be less than this; nil means no bound
 }
 
-func (s *step) outOfBounds() { PanicDamaged("page %d has an element out of its bounds", s.id) }
+func (s *step) outOfBounds() { PanicDamage("page %d has an element out of its bounds", s.id) }
 
 // goTo selects the element that a search in the page has found.
 func (s *step) goTo(i int) {
@@ -221,7 +221,7 @@ func (t Tree) child(s *step, depth int) step {
 		panic(err)
 	}
 	if depth > treeDepthMax {
-		PanicDamaged("page %d lies too deep", id)
+		PanicDamage("page %d lies too deep", id)
 	}
 	c := step{page: b, id: id, count: b.count(), leaf: b.leaf(), below: below}
 	if c.count == 0 {
@@ -232,7 +232,7 @@ func (t Tree) child(s *step, depth int) step {
 		c.outOfBounds()
 	}
 	if bytes.Compare(first, lowest) < 0 || below != nil && bytes.Compare(last, below) >= 0 {
-		PanicDamaged("page %d holds keys of another place", id)
+		PanicDamage("page %d holds keys of another place", id)
 	}
 	return c
 }
@@ -295,7 +295,7 @@ func (c *Cursor) Next() (k, v []byte) {
 }
 
 // disorder panics, so that no iteration visits a key twice or runs forever.
-func (c *Cursor) disorder() { PanicDamaged("page %d has its keys out of order", c.top().id) }
+func (c *Cursor) disorder() { PanicDamage("page %d has its keys out of order", c.top().id) }
 
 // settle returns the selected element. At the end of a leaf it moves to the first element of the
 // next leaf.
@@ -330,10 +330,10 @@ func (t Tree) PagesTo(key []byte) (ids []uint64) {
 	return ids
 }
 
-// Past calls walk, which iterates with the cursor from a key on. If walk encounters damage, next is
-// the first key that can be after the damaged page, or nil if none exists.
-func (c *Cursor) Past(from []byte, walk func(from []byte)) (next []byte, err error) {
-	err = WithoutFaults(func() error { walk(from); return nil })
+// SkipDamage calls walk, which iterates with the cursor from a key on. If walk encounters damage,
+// next is the first key that can be after the damaged page, or nil if none exists.
+func (c *Cursor) SkipDamage(from []byte, walk func(from []byte)) (next []byte, err error) {
+	err = RecoverFaults(func() error { walk(from); return nil })
 	for i := len(c.path) - 1; err != nil && i >= 0; i-- {
 		if s := &c.path[i]; !s.leaf && s.at+1 < s.count {
 			if next = bytes.Clone(s.page.key(s.at + 1)); bytes.Compare(next, from) > 0 {

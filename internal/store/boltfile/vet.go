@@ -24,10 +24,10 @@ type Verdict struct {
 	// Clean means that the free pages are listed, so that the pages need not be walked. The file
 	// was closed cleanly, or it has a log whose checkpoint lists them.
 	Clean    bool
-	OneMeta  bool     // one of the two meta pages is invalid; if it was the newer one, the last commit is lost
-	Log      *LeftLog // log next to the file; nil means none
-	Moved    bool     // the file may be a copy that was made while a server wrote it
-	Problems []string // damaged pages
+	OneMeta  bool         // one of the two meta pages is invalid; if it was the newer one, the last commit is lost
+	Log      *LeftoverLog // log next to the file; nil means none
+	Moved    bool         // the file may be a copy that was made while a server wrote it
+	Problems []string     // damaged pages
 }
 
 // statRegular returns an error unless path is a regular file. Opening a named pipe would block
@@ -101,7 +101,7 @@ func Peek(path string, look func(*Pages) error) error {
 		return err
 	}
 	defer db.Close()
-	return WithoutFaults(func() error {
+	return RecoverFaults(func() error {
 		tree, err := readMetas(file)
 		if err != nil {
 			return err
@@ -111,7 +111,7 @@ func Peek(path string, look func(*Pages) error) error {
 			return err
 		}
 		if tree.high > uint64(info.Size())/uint64(tree.pageSize) {
-			return Damaged("the file is shorter than its %d pages", tree.high)
+			return NewDamage("the file is shorter than its %d pages", tree.high)
 		}
 		return look(newPages(db, tree.meta.metaPage))
 	})
@@ -159,7 +159,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	walked := thorough || !v.Clean || v.Moved
 	v.Problems = tree.vet(walked)
 	p := newPages(db, tree.meta.metaPage)
-	err = WithoutFaults(func() error { return v.Log.vouches(p, path) })
+	err = RecoverFaults(func() error { return v.Log.vouches(p, path) })
 	switch {
 	case len(v.Problems) > 0 && (err == nil || errors.Is(err, ErrDamaged)):
 		return v, fmt.Errorf("%s: %w", path, &Damage{v.Problems[0]})
@@ -167,12 +167,12 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 		return v, err
 	}
 	if v.Log.Used() && !walked {
-		if err = WithoutFaults(func() error { return v.Log.vetReplay(p) }); err != nil {
+		if err = RecoverFaults(func() error { return v.Log.vetReplay(p) }); err != nil {
 			return v, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	p.Moved = v.Moved
-	if err = WithoutFaults(func() error { return look(p) }); errors.Is(err, ErrDamaged) {
+	if err = RecoverFaults(func() error { return look(p) }); errors.Is(err, ErrDamaged) {
 		err = fmt.Errorf("%s: %w", path, err)
 	}
 	return v, err
@@ -402,10 +402,10 @@ func (t *pageTree) walkBucket(value []byte, level int) (what string) {
 
 // adopt makes the checkpoint of a used log the current state of a data file. The newer meta pages
 // of the file were not synced, but all their commits must be in the log.
-func (t *pageTree) adopt(l *LeftLog) error {
+func (t *pageTree) adopt(l *LeftoverLog) error {
 	m, ok := decodeMeta(l.head.meta[:])
 	if !ok || m.pageSize < 1024 || m.pageSize > 64<<10 {
-		return fmt.Errorf("%s: %w", l.path, Damaged("the checkpoint in the log's head"))
+		return fmt.Errorf("%s: %w", l.path, NewDamage("the checkpoint in the log's head"))
 	}
 	for _, other := range t.found {
 		switch {
@@ -429,14 +429,14 @@ func (t *pageTree) adopt(l *LeftLog) error {
 }
 
 // take makes the checkpoint of a log, with the meta page m, the current state.
-func (t *pageTree) take(l *LeftLog, m metaPage) {
+func (t *pageTree) take(l *LeftoverLog, m metaPage) {
 	at := int64(m.txid%2) * int64(m.pageSize)
 	t.meta = &placedMeta{metaPage: m, at: at, raw: l.head.meta}
 	t.pageSize, t.root, t.freelist, t.high = m.pageSize, m.root, m.freelist, m.high
 }
 
 // vouches checks that the tree at a log's checkpoint is the one that the log describes.
-func (l *LeftLog) vouches(p *Pages, path string) error {
+func (l *LeftoverLog) vouches(p *Pages, path string) error {
 	meta, ok := p.Bucket(InMeta)
 	revs, there := p.Bucket(InRev)
 	switch {

@@ -175,8 +175,8 @@ func (f *File) Checkpoints() int {
 	return f.wal.turns
 }
 
-// Settle waits for the checkpoint in progress. It must be called by the writer.
-func (f *File) Settle() error {
+// WaitCheckpoint waits for the checkpoint in progress. It must be called by the writer.
+func (f *File) WaitCheckpoint() error {
 	if f.wal == nil {
 		return nil
 	}
@@ -258,7 +258,7 @@ func mapBytes(size int64) int64 {
 
 // commit commits a transaction. The transaction is durable if err is nil. After errLogLost it is
 // unknown whether it is durable.
-func (w *wal) commit(l *Ledger) error {
+func (w *wal) commit(l *WriteTx) error {
 	if err := w.reap(false); err != nil {
 		return lostLog(err)
 	}
@@ -366,7 +366,7 @@ func (w *wal) takeBack(at int64) error {
 
 // remaps reports whether a transaction might make bbolt remap its file. Each change allocates pages
 // on the path to its key, and pages for splits and merges. The commit may also write the freelist.
-func (w *wal) remaps(l *Ledger) bool {
+func (w *wal) remaps(l *WriteTx) bool {
 	size := int64(w.db.Info().PageSize)
 	high := l.Tx.Size()
 	return high+int64(2*len(l.notes))+size*(16*int64(l.changes)+64)+high/size*16 >= w.mapped
@@ -380,7 +380,7 @@ func (w *wal) needsFreelist() bool {
 }
 
 // commitWhole commits a transaction without a record and syncs the data file instead.
-func (w *wal) commitWhole(l *Ledger) error {
+func (w *wal) commitWhole(l *WriteTx) error {
 	if err := w.reap(true); err != nil {
 		_ = l.Tx.Rollback()
 		return lostLog(err)
@@ -471,7 +471,7 @@ func (w *wal) nextHead(tx *bbolt.Tx) (h logHead, err error) {
 	h.phase, h.generation, h.epoch, h.at, h.number, h.length = logUsed, h.generation+1, w.epoch+1, 1-w.half, w.number, w.length
 	copy(h.meta[:], mapping(w.db, 2*m.pageSize)[int(tx.ID()%2)*m.pageSize:])
 	w.mapped = max(w.mapped, mapBytes(int64(m.high)*int64(m.pageSize)))
-	err = WithoutFaults(func() error {
+	err = RecoverFaults(func() error {
 		revs, _ := newPages(w.db, m).Bucket(InRev)
 		h.rev = int64(revs.Sequence)
 		return nil
@@ -578,7 +578,7 @@ func (f *File) growAhead(pages int) error {
 		func(tx *bbolt.Tx) error { return tx.DeleteBucket(name) },
 		func(*bbolt.Tx) error { return nil },
 	} {
-		if err := f.Transact(func(l *Ledger) error {
+		if err := f.Transact(func(l *WriteTx) error {
 			l.unlogged = true
 			_, err := l.Guard(map[uint64]PageMark{})
 			return errors.Join(err, change(l.Tx))
@@ -634,7 +634,7 @@ func (f *File) startLog() (err error) {
 		return err
 	}
 	if err = f.listingFree(func() error {
-		return f.Transact(func(l *Ledger) error {
+		return f.Transact(func(l *WriteTx) error {
 			g, err := l.Guard(map[uint64]PageMark{})
 			if err == nil {
 				err = g.VetMeta()
@@ -676,7 +676,7 @@ func (w *wal) close() error {
 
 // resume replays the records of a log that was left by a server. Its checkpoint must already be
 // restored.
-func (f *File) resume(left *LeftLog) error {
+func (f *File) resume(left *LeftoverLog) error {
 	now, err := readLog(f.Path)
 	if err == nil && (now == nil || now.head != left.head || len(now.records) != len(left.records)) || f.meta.Load().txid != left.txid() {
 		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", f.Path)
@@ -700,7 +700,7 @@ func (f *File) resume(left *LeftLog) error {
 }
 
 // replay applies the changes of all records.
-func (l *LeftLog) replay(to *Ledger) error {
+func (l *LeftoverLog) replay(to *WriteTx) error {
 	for _, r := range l.records {
 		if err := to.replay(r.body); err != nil {
 			return fmt.Errorf("%s: record %d: %w", l.path, r.number, err)
@@ -709,7 +709,7 @@ func (l *LeftLog) replay(to *Ledger) error {
 	return setMark(to.Tx, newMark(l.head.generation, l.head.number+uint64(len(l.records))))
 }
 
-func (l *LeftLog) txid() uint64 {
+func (l *LeftoverLog) txid() uint64 {
 	m, _ := decodeMeta(l.head.meta[:])
 	return m.txid
 }
@@ -730,7 +730,7 @@ func (f *File) endLog() error {
 		return err
 	}
 	f.Db.NoSync, f.Db.NoGrowSync = false, false
-	if err := f.Transact(func(l *Ledger) error {
+	if err := f.Transact(func(l *WriteTx) error {
 		return errors.Join(last(l), l.PutMetaInt("format", FormatClosed), setMark(l.Tx, 0))
 	}); err != nil {
 		return err // the log is idle: the next Open does not need it and accepts it

@@ -22,7 +22,7 @@ func openTestFile(t *testing.T) *File {
 					return err
 				}
 			}
-			l := &Ledger{Tx: tx}
+			l := &WriteTx{Tx: tx}
 			return errors.Join(l.PutMetaInt("format", FormatClosed), l.Put(InMeta, []byte("lineage"), make([]byte, 16)))
 		})
 	}); err != nil {
@@ -45,7 +45,7 @@ func reopen(t *testing.T, path string) *File {
 	return f
 }
 
-func put(l *Ledger, key, value string) error {
+func put(l *WriteTx, key, value string) error {
 	guard, err := l.Guard(map[uint64]PageMark{})
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func put(l *Ledger, key, value string) error {
 func TestMappingIsKnownAfterAKill(t *testing.T) {
 	t.Parallel()
 	f := openTestFile(t)
-	if err := f.Update(func(l *Ledger) error { return put(l, "a", "1") }); err != nil {
+	if err := f.Update(func(l *WriteTx) error { return put(l, "a", "1") }); err != nil {
 		t.Fatal(err)
 	}
 	copied := filepath.Join(t.TempDir(), "b.db")
@@ -92,7 +92,7 @@ func TestNotesThatCannotBeRead(t *testing.T) {
 	f := openTestFile(t)
 	var notes []byte
 	refused := errors.New("nothing is to be committed")
-	if err := f.Update(func(l *Ledger) error {
+	if err := f.Update(func(l *WriteTx) error {
 		err := errors.Join(put(l, "key", "value"), l.SetSequence(InRev, 300), l.Remove(InKeys, []byte("key")))
 		notes = bytes.Clone(l.notes)
 		return errors.Join(err, refused)

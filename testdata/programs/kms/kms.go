@@ -1,4 +1,4 @@
-// Command kms is the KMS plug-in of the tests, to try encryption at rest with (docs/admin-encryption.md):
+// Command kms is the KMS plug-in of the tests, to try encryption at rest with (docs/administration.md):
 //
 //	go run ./testdata/programs/kms -keys kms.keys -socket kms.sock
 //

@@ -1,7 +1,7 @@
 package pictures
 
-// This file draws the house: each package on the floor above all that it imports, and the ways of two requests through them. What imports
-// what is read from the table in docs/rooms.md, which a test compares with the code.
+// This file draws the packages under internal/, each above all packages that it imports, and the
+// paths of two requests through them. testdata/imports.txt has the imports.
 
 import (
 	"os"
@@ -11,19 +11,17 @@ import (
 	"testing"
 )
 
-var roomRow = regexp.MustCompile(`(?m)^\| ([a-z0-9/]+) \|.*\| ([a-z0-9/, ]*) \|$`)
+var importsLine = regexp.MustCompile(`(?m)^([a-z0-9/]+): ?([a-z0-9/, ]*)$`)
 
-// readRooms returns what each package imports of ours.
+// readRooms returns the imports of each package.
 func readRooms(t *testing.T) map[string][]string {
-	text, err := os.ReadFile("../../../docs/rooms.md")
+	text, err := os.ReadFile("../../imports.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
 	rooms := map[string][]string{}
-	_, table, _ := strings.Cut(string(text), "| package |")
-	table, _, _ = strings.Cut(table, "\n## ")
-	for _, row := range roomRow.FindAllStringSubmatch(table, -1) {
-		rooms[row[1]] = slices.DeleteFunc(strings.Split(row[2], ", "), func(s string) bool { return strings.TrimSpace(s) == "" })
+	for _, line := range importsLine.FindAllStringSubmatch(string(text), -1) {
+		rooms[line[1]] = slices.DeleteFunc(strings.Split(line[2], ", "), func(s string) bool { return s == "" })
 	}
 	return rooms
 }
@@ -31,7 +29,7 @@ func readRooms(t *testing.T) map[string][]string {
 func drawRooms(t *testing.T) *drawing {
 	rooms := readRooms(t)
 	if len(rooms) < 35 {
-		t.Fatalf("%d rooms in the table", len(rooms))
+		t.Fatalf("%d packages in the list", len(rooms))
 	}
 	floors := map[string]int{}
 	var floorOf func(name string, depth int) int
@@ -56,7 +54,7 @@ func drawRooms(t *testing.T) *drawing {
 		byFloor[floor] = append(byFloor[floor], name)
 		highest = max(highest, floor)
 	}
-	// The ways, as docs/rooms.md tells them.
+	// The paths, as docs/rooms.md describes them.
 	ways := []struct {
 		name, class string
 		rooms       []string

@@ -29,7 +29,7 @@ func main() {
 		if *trace > 0 {
 			w.Setup.EveryTick = func(at float64, seats int, m *simulated.Machine) {
 				st := m.State()
-				fmt.Printf("%5.2f seats=%d inuse=%.1f G=%.2f e=%.2f f=%.2f delay=%v commit=%v/%v probes=%d wait=%d\n", at, seats, st.InUse, st.Goodput, st.Efficiency, st.Headroom, st.RunDelay, st.Commit, st.CalmCommit, st.Probes, len(m.Waiting))
+				fmt.Printf("%5.2f seats=%d inuse=%.1f G=%.2f e=%.2f f=%.2f delay=%v commit=%v/%v probes=%d wait=%d\n", at, seats, st.InUse, st.Goodput, st.Efficiency, st.Headroom, st.RunDelay, st.Commit, st.IdleCommit, st.Probes, len(m.Waiting))
 			}
 			r := w.At(*trace, 0, 1)
 			fmt.Printf("%+v\n", r)

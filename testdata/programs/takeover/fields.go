@@ -162,7 +162,7 @@ func (t *takeover) inProtobuf(a, b *program) {
 		return text.Bytes(), nil
 	}
 	for _, row := range scheme.Builtins {
-		if row.Virtual || harmful[row.Kind] || row.Deprecation.Gone() {
+		if row.Virtual || harmful[row.Kind] || row.Deprecation.IsRemoved() {
 			continue
 		}
 		for _, format := range []string{"json", "protobuf"} {

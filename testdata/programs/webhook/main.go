@@ -16,7 +16,7 @@
 //	kubectl delete -f webhook.yaml
 //
 // With -certs it has its certificate from a folder, as a controller's manager has it (tls.crt and tls.key), and with -service NAMESPACE/NAME it prints the
-// configuration that controller-gen makes: by a Service, which somebody has to lead here. docs/webhooks.md does it.
+// configuration that controller-gen makes: by a Service, which somebody has to lead here. docs/warnings.md does it.
 //
 // With -delay it answers late, which shows what timeoutSeconds and failurePolicy do; with -policy Ignore it can be killed and nothing
 // but a line in the server's log (and in its audit log) tells. It is a program for trying and for reading: a webhook for use would keep

@@ -3,7 +3,7 @@
 //	apilet torture --setup testdata/programs/zoo/setup.yaml --objects testdata/programs/zoo/basic.yaml -- ZOO -server {server} -controller twice
 //	go run ./testdata/programs/zoo -list
 //
-// docs/torture.md finds out what is wrong with them. Do not read controllers.go before you have tried.
+// docs/testing.md finds out what is wrong with them. Do not read controllers.go before you have tried.
 package main
 
 import (

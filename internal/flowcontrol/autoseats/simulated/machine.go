@@ -176,7 +176,7 @@ func (h *eventHeap) pop() event {
 func Run(s Setup) Result {
 	m := &Machine{Setup: s, rng: rand.New(rand.NewPCG(s.Seed, 18)), speed: 1, free: s.Cores, doors: s.Doors, seats: s.Static}
 	if s.Static == 0 {
-		m.controller = autoseats.New(autoseats.Bounds{Cores: s.Cores, Least: max(2, s.Cores), Most: 600})
+		m.controller = autoseats.New(autoseats.Bounds{Cores: s.Cores, MinSeats: max(2, s.Cores), MaxSeats: 600})
 		m.seats = m.controller.State().Seats
 	}
 	for _, ch := range s.Changes {
@@ -402,7 +402,7 @@ func (m *Machine) done(j *job) {
 	if m.controller != nil {
 		service := m.now - j.started - j.elsewhere - j.waitedToCommit
 		m.controller.Done(autoseats.Outcome{Class: uint64(len(j.kind.Name)) + uint64(j.kind.Name[0])<<8, Seats: j.seats, Started: moment(j.started),
-			Service: seconds(service), Commit: seconds(j.waitedToCommit), Elsewhere: seconds(j.elsewhere)})
+			Service: seconds(service), Commit: seconds(j.waitedToCommit), ExternalWait: seconds(j.elsewhere)})
 	}
 	if m.now >= m.From {
 		m.Work += j.empty
@@ -430,7 +430,7 @@ func (m *Machine) account() {
 func (m *Machine) tick() {
 	m.account()
 	if m.controller != nil {
-		m.seats = m.controller.Tick(autoseats.Sample{Now: moment(m.now), InUse: m.useTime / tickTime, Pressed: m.waitTime > tickTime/2,
+		m.seats = m.controller.Tick(autoseats.Sample{Now: moment(m.now), InUse: m.useTime / tickTime, Saturated: m.waitTime > tickTime/2,
 			RunDelay: seconds(percentile(m.delays, 0.9)), Commit: seconds(percentile(m.commits, 0.5))})
 		m.fill()
 	}
