@@ -158,7 +158,8 @@ func (c *config) serve(stderr io.Writer) error {
 	var serving atomic.Pointer[server] // nil while a server starts or stops
 	watched, unwatch := context.WithCancel(context.Background())
 	defer unwatch()
-	go c.manager.RunWatchdog(watched, func(ctx context.Context) error { return serving.Load().alive(ctx) }, func(err error) {
+	alive := func(ctx context.Context) error { return serving.Load().alive(ctx) }
+	go c.manager.RunWatchdog(watched, alive, func(err error) {
 		c.log.Error().Err(err).Msg("the liveness check of the server itself failed; not notifying the systemd watchdog")
 	})
 	for retried := false; ; {
@@ -537,7 +538,8 @@ func (s *server) aggregate(ctx context.Context) error {
 	api, parts := s.api, &s.components
 	g := &aggregation.Aggregator{Store: s.storage.st, Types: api.types, Services: parts.webhooks.Services,
 		Certificate: parts.proxy.Certificate, SaveStatus: api.wr.SaveAPIServiceStatus, IsLeader: s.storage.leads.Load,
-		ResponseHeaderTimeout: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects, Upgrades: api.upgrades,
+		ResponseHeaderTimeout: s.cfg.RequestTimeout, RejectRedirects: s.cfg.Aggregation.RejectRedirects,
+		Upgrades:      api.upgrades,
 		OnLongRunning: returnWatchSeats, WriteError: api.fail, Stopping: s.shutdown.stopping,
 		Report:        s.reporter("keeping up with the servers that APIServices name"),
 		OnUnavailable: s.metrics.APIServiceUnavailable}
@@ -706,7 +708,9 @@ func (s *server) workers() []worker {
 			s.cfg.manager.ReloadOnHangup(ctx, "serving "+s.frontend.url, s.reopenAudit, s.cfg.logNotified)
 		}},
 		{"the checks of /readyz", true, func(ctx context.Context) { ready.Run(ctx, health.CheckInterval) }},
-		{"watching the clock", true, func(ctx context.Context) { s.clock.Run(ctx, clock.CheckInterval, s.noteClockSet) }},
+		{"watching the clock", true, func(ctx context.Context) {
+			s.clock.Run(ctx, clock.CheckInterval, s.noteClockSet)
+		}},
 		{"renewing certificates", true, func(ctx context.Context) {
 			s.frontend.endpoint.Run(ctx, s.frontend.clockSet)
 		}},
@@ -714,7 +718,8 @@ func (s *server) workers() []worker {
 			parts.endpoints.Run(ctx, s.shutdown.announced)
 		}},
 		{"compaction", true, func(ctx context.Context) {
-			st.upkeep.Run(ctx, s.cfg.CompactionInterval, s.cfg.HistoryRetention(), func(done store.Compaction, err error) {
+			kept := s.cfg.HistoryRetention()
+			st.upkeep.Run(ctx, s.cfg.CompactionInterval, kept, func(done store.Compaction, err error) {
 				st.afterCompaction(ctx, collector, done, err)
 			})
 		}},
@@ -979,7 +984,8 @@ func (a *api) routes() http.Handler {
 	r.Handle("/debug/deprecations", a.withAuthorization(a.usage.ServeHTTP))
 	r.Handle(history.Path, a.history()) // authorizes each object in its response
 	r.HandleFunc(findings.Path, func(w http.ResponseWriter, r *http.Request) {
-		a.instruments.Findings.Serve(w, r, findings.Rights{Authorize: a.rd.past.Authorize, MayListAny: a.auth.MayListAnything,
+		a.instruments.Findings.Serve(w, r, findings.Rights{
+			Authorize: a.rd.past.Authorize, MayListAny: a.auth.MayListAnything,
 			VisibleSince: a.rd.past.TimeSince})
 	})
 	if a.fc != nil {
@@ -1022,8 +1028,8 @@ func (a *api) withAuthorization(next http.HandlerFunc) http.HandlerFunc {
 // withPast serves requests below /at/MOMENT/ as of that moment, and passes all other requests to
 // now.
 func (a *api) withPast(now http.Handler) http.Handler {
-	past := history.PastHandler{Moments: a.moments(), Classify: history.KindOf, Types: a.definitions.RegistryAt, Serve: a.serveAsOf,
-		WriteError: a.fail}
+	past := history.PastHandler{Moments: a.moments(), Classify: history.KindOf,
+		Types: a.definitions.RegistryAt, Serve: a.serveAsOf, WriteError: a.fail}
 	then := a.withAuthorization(past.ServeHTTP) // with the current authorization rules
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if request.From(r.Context()).Moment == "" {
