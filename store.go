@@ -172,7 +172,7 @@ func (h *storage) backing() backing {
 
 func (h *storage) clusterSeen() error {
 	if !h.cluster.State().Reachable {
-		return errors.New("etcd did not answer when it was last asked: /readyz/etcd says why")
+		return errors.New("etcd did not respond to the last request: see /readyz/etcd")
 	}
 	return nil
 }

@@ -193,12 +193,12 @@ func ReadKeys(path string) ([][]byte, error) {
 		}
 		key, err := base64.StdEncoding.DecodeString(text)
 		if err != nil || len(key) < 32 {
-			return nil, fmt.Errorf("line %d is not the base64 of at least 32 bytes", n)
+			return nil, fmt.Errorf("line %d does not contain at least 32 bytes in base64", n)
 		}
 		keys = append(keys, key)
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("no key in it")
+		return nil, errors.New("the file contains no key")
 	}
 	return keys, nil
 }

@@ -86,7 +86,7 @@ func TestDamagedObjectIsPassedOverAndDiscarded(t *testing.T) {
 	}
 }
 
-// passOver reads around b.
+// skipDamaged reads around b.
 func passOver(t *testing.T, st *Store) {
 	t.Helper()
 	var c Chunk
