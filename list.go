@@ -62,7 +62,7 @@ import (
 	"apilet/internal/store"
 )
 
-// revisionPatience is the maximum wait for a revision that another server has seen.
+// revisionPatience limits the wait for a revision that another server has already seen.
 const revisionPatience = 3 * time.Second
 
 // A readHandler handles GET and LIST, of the present or as of an earlier revision.
@@ -268,8 +268,8 @@ func (rd *readHandler) expired(m *selector.Matcher, token *continuetoken.Token) 
 	return err
 }
 
-// list handles a LIST. If each is not nil, list calls it with the objects of each chunk before it
-// sends them; DELETE of a collection deletes them there.
+// list handles a LIST. If each is not nil, list calls it with the objects of each chunk before
+// sending them. DELETE of a collection uses it to delete the objects.
 func (rd *readHandler) list(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource,
 	each eachFunc) error {
 	v, err := response.NewView(r, req, res)
@@ -309,7 +309,7 @@ func (rd *readHandler) list(w http.ResponseWriter, r *http.Request, req *request
 	return l.send(w, r, meta)
 }
 
-// A lister walks the objects of one LIST at one revision.
+// A lister reads and sends the objects of a LIST. It reads all of them at the same revision.
 type lister struct {
 	rd   *readHandler
 	v    *response.View

@@ -23,7 +23,7 @@
 // request about the past (/at/MOMENT/...) the api creates a readAPI.
 //
 // Invariant: every route checks authorization. Most handlers are wrapped in withAuthorization.
-// serveAPI authorizes the request itself. The others authorize each object that they return.
+// serveAPI authorizes the request itself. The remaining handlers check each returned object.
 package main
 
 import (

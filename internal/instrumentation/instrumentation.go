@@ -52,7 +52,7 @@ type Recorder struct {
 	Verbosity int            // requests are logged if it is at least 3
 	Timeout   time.Duration  // for requests other than watches
 	Bytes     *limits.Memory // limits the memory of large responses; nil means no limit
-	// Warnings returns the recorder of the warnings of one response, which has this header.
+	// Warnings returns a recorder that adds warnings to the header of a response.
 	Warnings func(http.Header) warning.Recorder
 }
 

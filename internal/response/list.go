@@ -88,7 +88,7 @@ func (l *ListWriter) Measure(rec *store.Record) error {
 	return err
 }
 
-// Whole writes a list whose items were all added.
+// Whole writes the complete list. The caller must have added all items.
 func (l *ListWriter) Whole(w http.ResponseWriter, r *http.Request, meta ListMeta) error {
 	head, tail, err := l.ends(meta, true)
 	if err != nil {

@@ -147,8 +147,8 @@ func (s *Scan) Reserve(ctx context.Context, prefix string, buffer int) error {
 // errNoMemory is returned if there is not enough memory for the large objects of a chunk.
 var errNoMemory = errors.New("no memory for large objects")
 
-// Read reads one chunk and calls use with it. If the chunk has large objects and no memory is free,
-// Read waits for memory and reads the chunk again before it calls use.
+// Read reads one chunk and passes it to use. If the chunk has large objects and no memory is free,
+// Read first waits for memory and reads the chunk again.
 func (s *Scan) Read(ctx context.Context, span store.Span, use func(*store.Chunk) error) error {
 	for {
 		err := s.inSlot(ctx, func() error { return s.read(ctx, span, use) })
@@ -177,7 +177,7 @@ func (s *Scan) read(ctx context.Context, span store.Span, use func(*store.Chunk)
 	if err := s.src.Store.Chunk(span, s.chunk); err != nil {
 		return err
 	}
-	if len(s.chunk.Sealed) > 0 { // a DELETE of a collection then deletes none of the objects in the chunk
+	if len(s.chunk.Sealed) > 0 { // do not delete any object of the chunk
 		return s.chunk.Sealed[0].Err
 	}
 	s.Large = sizeOfLarge(s.chunk.Records)

@@ -21,8 +21,8 @@ import (
 	"apilet/internal/flowcontrol"
 )
 
-// stuckAfter is how long a read from the client or a write to it may take before the request lends
-// its seats.
+// stuckAfter limits the duration of a read or a write. If it takes longer, the request lends its
+// seats.
 const stuckAfter = 10 * time.Millisecond
 
 const unsentBytes = 2048 // bytes that net/http buffers before it sends anything to the client
