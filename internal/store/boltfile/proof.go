@@ -128,6 +128,10 @@ func (n logNote) fits(info os.FileInfo) bool {
 // are sufficient.
 func (w *wal) note() {
 	m := w.meta.Load()
+	if w.overlay.mapped != nil { // the file's newest meta page is that of the checkpoint
+		checkpoint, _ := decodeMeta(w.head.meta[:])
+		m = &checkpoint
+	}
 	n := logNote{number: w.number, generation: w.complete, inode: w.inode, written: time.Now()}
 	_, _ = w.data.WriteAt(n.encode(), int64(m.txid%2)*int64(m.pageSize)+noteAt)
 }

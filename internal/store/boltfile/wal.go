@@ -105,6 +105,7 @@ const (
 	// more than 1/pendingShare of the file.
 	pendingMin   = 4 << 20
 	pendingShare = 8
+	changedMax   = 8 << 20 // a checkpoint is due if more than this number of bytes of pages are changed
 )
 
 // errLogLost ends the process, because log and pages may differ, or the content of the disk is
@@ -143,6 +144,9 @@ type wal struct {
 	short    bool          // the disk is full, so pages that wait for a checkpoint are needed
 	spare    int64         // free space above the reserve
 	turns    int           // number of started checkpoints
+
+	overlay *overlay     // pages that differ from the data file
+	written changedPages // by the checkpoint in progress
 
 	grown    PageRun // pages by which the file was extended; the next commit starts a checkpoint
 	grownFor int     // value of turns when the file was last extended
@@ -218,7 +222,15 @@ func (f *File) openLog(path string, h logHead) (w *wal, err error) {
 		return nil, errors.Join(err, w.file.Close())
 	}
 	w.Write, w.Sync = w.file.WriteAt, func() error { return syncFile(w.file) }
-	w.SyncData = func(high uint64, but PageRun) error { return syncPages(w.db, high, but) }
+	w.SyncData = func(high uint64, but PageRun) error {
+		if w.overlay.mapped != nil {
+			return w.db.Sync() // a private mapping cannot sync a range
+		}
+		return syncPages(w.db, high, but)
+	}
+	if w.overlay, err = newOverlay(f.Db, f.handle); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
 	m := f.meta.Load()
 	w.mapped = mapBytes(max(int64(m.high)*int64(m.pageSize), int64(dbOptions().InitialMmapSize)))
 	err = syncFile(w.file) // the heads will contain its length
@@ -385,6 +397,10 @@ func (w *wal) commitWhole(l *Ledger) error {
 		_ = l.Tx.Rollback()
 		return lostLog(err)
 	}
+	if err := w.overlay.close(); err != nil {
+		_ = l.Tx.Rollback()
+		return lostLog(err)
+	}
 	w.unpin()
 	err := l.Tx.Commit()
 	if err == nil {
@@ -393,7 +409,14 @@ func (w *wal) commitWhole(l *Ledger) error {
 	if failed := w.checkpointNow(); failed != nil {
 		return lostLog(failed)
 	}
+	w.openOverlay()
 	return err
+}
+
+// openOverlay opens the overlay after a checkpoint, when the file has all pages.
+func (w *wal) openOverlay() {
+	m, _ := decodeMeta(w.head.meta[:])
+	w.overlay.open(w.db, w.mapped, m.high)
 }
 
 func (w *wal) unpin() { release(&w.pin) }
@@ -433,6 +456,9 @@ func (w *wal) due(fileSize int64) bool {
 	if w.grown.Count > 0 || w.pos > min(checkpointBytes, w.head.half/4*3) || time.Since(w.began) > checkpointAge {
 		return true
 	}
+	if w.overlay.size() > changedMax {
+		return true
+	}
 	return int64(w.db.Stats().PendingPageN)*int64(w.db.Info().PageSize) > max(pendingMin, fileSize/pendingShare)
 }
 
@@ -455,9 +481,11 @@ func (w *wal) turn() error {
 	w.head, w.epoch, w.half, w.pos, w.pin, w.began = h, h.epoch, h.at, 0, tx, time.Now()
 	w.turns++
 	w.grown = PageRun{}
+	m, _ := decodeMeta(h.meta[:])
+	changed := w.overlay.begin(newPages(w.db, m).freePages())
 	making := make(chan error, 1)
-	w.making = making
-	go func() { making <- w.checkpoint(h, grown) }() // ends with the checkpoint
+	w.making, w.written = making, changed
+	go func() { making <- w.checkpoint(h, changed, grown) }() // ends with the checkpoint
 	return nil
 }
 
@@ -479,10 +507,13 @@ func (w *wal) nextHead(tx *bbolt.Tx) (h logHead, err error) {
 	return h, err
 }
 
-// checkpoint syncs the pages and then writes the head. grown are free pages, whose content is
-// irrelevant.
-func (w *wal) checkpoint(h logHead, grown PageRun) error {
+// checkpoint writes and syncs the pages and then writes the head. grown are free pages, whose
+// content is irrelevant.
+func (w *wal) checkpoint(h logHead, changed changedPages, grown PageRun) error {
 	m, _ := decodeMeta(h.meta[:])
+	if err := w.overlay.write(changed); err != nil {
+		return err
+	}
 	if err := w.SyncData(m.high, grown); err != nil {
 		return err
 	}
@@ -524,6 +555,7 @@ func (w *wal) reap(wait bool) (err error) {
 		return err
 	}
 	w.complete = w.head.generation
+	w.overlay.end(w.written)
 	w.note()
 	release(&w.before)
 	return nil
@@ -663,6 +695,7 @@ func (f *File) useLog(w *wal) error {
 	if err := w.checkpointNow(); err != nil {
 		return errors.Join(lostLog(err), w.close())
 	}
+	w.openOverlay()
 	f.wal, f.Db.NoSync, f.Db.NoGrowSync = w, true, true
 	return nil
 }
@@ -718,7 +751,13 @@ func (l *LeftLog) txid() uint64 {
 func (f *File) endLog() error {
 	w := f.wal
 	f.wal = nil
-	err := w.checkpointNow()
+	err := w.reap(true)
+	if err == nil {
+		err = w.overlay.close()
+	}
+	if err == nil {
+		err = w.checkpointNow()
+	}
 	if err == nil {
 		h := w.head
 		h.phase, h.generation = logIdle, h.generation+1

@@ -1,0 +1,13 @@
+//go:build !linux
+
+package boltfile
+
+import (
+	"errors"
+	"os"
+)
+
+// mapPrivately is not implemented, so the overlay stays closed.
+func mapPrivately(*os.File, []byte) error { return errors.ErrUnsupported }
+
+func dropPrivate([]byte) {}
