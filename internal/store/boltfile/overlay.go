@@ -16,8 +16,9 @@ package boltfile
 // The mapping and the file agree in all other pages. A page that was changed and is free again at
 // the checkpoint is not written. Its copy stays, because a reader may still use it.
 //
-// A page beyond the end of the file is written to the file at once. So the commit fails if the disk
-// is full, and not the checkpoint, which must not fail.
+// Space on the disk is reserved before a page beyond the end of the file is changed. So the commit
+// fails if the disk is full, and not the checkpoint, which must not fail. If the file system cannot
+// reserve space, such a page is written to the file immediately.
 //
 // While the overlay is closed, bbolt writes to the file. This is the case without a log, and where
 // the system has no such mappings.
@@ -32,6 +33,9 @@ import (
 	"go.etcd.io/bbolt"
 )
 
+// reserveStep is the number of pages by which the file is extended, if the disk has room for them.
+const reserveStep = 64
+
 // privateMax is the maximum size in bytes of the copies that a checkpoint leaves in memory because
 // their pages are free. If there are more, the next checkpoint writes them, too.
 const privateMax = 8 << 20
@@ -42,7 +46,7 @@ type overlay struct {
 	file     *os.File
 	pageSize int
 	mapped   []byte         // bbolt's mapping while it is private; nil while the overlay is closed
-	high     uint64         // pages from here on are beyond the end of the file
+	high     uint64         // pages from here on have no space on the disk
 	turn     int            // number of checkpoints since the overlay was opened
 	private  map[uint64]int // pages that the file lacks, with the turn of their last change
 	changed  int            // number of pages that were changed in this turn
@@ -74,6 +78,9 @@ func (o *overlay) open(db *bbolt.DB, size int64, high uint64) {
 
 // writeAt is bbolt's function for writing pages.
 func (o *overlay) writeAt(b []byte, at int64) (n int, err error) {
+	if err := o.reserve(at + int64(len(b))); err != nil {
+		return 0, err
+	}
 	for n < len(b) && o.mapped != nil {
 		id := uint64(at+int64(n)) / uint64(o.pageSize)
 		if id >= o.high {
@@ -90,6 +97,27 @@ func (o *overlay) writeAt(b []byte, at int64) (n int, err error) {
 		o.high = max(o.high, uint64(at+int64(n))/uint64(o.pageSize))
 	}
 	return n, err
+}
+
+// reserve extends the file to the given size. It fails if the disk is full. It does nothing if the
+// file system cannot reserve space; then new pages are written to the file.
+func (o *overlay) reserve(size int64) error {
+	have := int64(o.high) * int64(o.pageSize)
+	if o.mapped == nil || size <= have {
+		return nil
+	}
+	more := max(size-have, reserveStep*int64(o.pageSize))
+	err := reserveSpace(o.file, have, more)
+	if err != nil && IsDiskFull(err) {
+		more = size - have
+		err = reserveSpace(o.file, have, more)
+	}
+	if err == nil {
+		o.high += uint64(more) / uint64(o.pageSize)
+	} else if !IsDiskFull(err) {
+		err = nil
+	}
+	return err
 }
 
 // change records that a page of the mapping is about to differ from the file.
@@ -148,8 +176,8 @@ func (o *overlay) write(c changedPages) error {
 	if o.mapped == nil {
 		return nil
 	}
-	for run := range runs(c.ids) {
-		if _, err := o.file.WriteAt(o.bytes(run), int64(run.First)*int64(o.pageSize)); err != nil {
+	for _, id := range c.ids { // one page at a time, for the reason given at lengthen
+		if _, err := o.file.WriteAt(o.bytes(PageRun{id, 1}), int64(id)*int64(o.pageSize)); err != nil {
 			return err
 		}
 	}

@@ -25,3 +25,13 @@ func mapPrivately(file *os.File, mapped []byte) error {
 
 // dropPrivate replaces changed pages of a private mapping by those of the file.
 func dropPrivate(pages []byte) { _ = unix.Madvise(pages, unix.MADV_DONTNEED) }
+
+// reserveSpace extends a file by some bytes that are allocated on the disk.
+func reserveSpace(file *os.File, from, size int64) error {
+	return unix.Fallocate(int(file.Fd()), 0, from, size)
+}
+
+// forgetCached removes the first pages of a file from the kernel's page cache, which then reads
+// them one by one. Pages that were written together are also written to the disk together when one
+// of them changes, as the meta page does with each note.
+func forgetCached(file *os.File) { _ = unix.Fadvise(int(file.Fd()), 0, 64<<10, unix.FADV_DONTNEED) }

@@ -11,3 +11,7 @@ import (
 func mapPrivately(*os.File, []byte) error { return errors.ErrUnsupported }
 
 func dropPrivate([]byte) {}
+
+func reserveSpace(*os.File, int64, int64) error { return errors.ErrUnsupported }
+
+func forgetCached(*os.File) {}

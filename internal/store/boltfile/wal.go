@@ -115,14 +115,15 @@ var errLogLost = errors.New("the write-ahead log cannot go on")
 // A wal is a log in use. Only the writer uses it, except for the values passed to the goroutine of
 // a checkpoint.
 type wal struct {
-	db    *bbolt.DB
-	data  *os.File                  // data file, for notes
-	meta  *atomic.Pointer[metaPage] // its newest commit
-	inode uint64                    // inode of the data file
-	path  string
-	file  *os.File
-	info  os.FileInfo // identity of file
-	heads *os.File    // second handle of the log, for its heads
+	db      *bbolt.DB
+	data    *os.File                  // data file, for notes
+	meta    *atomic.Pointer[metaPage] // its newest commit
+	inode   uint64                    // inode of the data file
+	path    string
+	file    *os.File
+	info    os.FileInfo // identity of file
+	heads   *os.File    // second handle of the log, for its heads
+	sectors sectorFile  // third handle of the log, for its records
 	Disk
 
 	head     logHead       // newest head, possibly not written yet
@@ -221,7 +222,11 @@ func (f *File) openLog(path string, h logHead) (w *wal, err error) {
 	if w.heads, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
 		return nil, errors.Join(err, w.file.Close())
 	}
-	w.Write, w.Sync = w.file.WriteAt, func() error { return syncFile(w.file) }
+	w.sectors = openSectors(path, w.file)
+	w.Write = func(b []byte, at int64) (int, error) {
+		return w.sectors.writeAt(b, at, w.head.start(w.half)+w.made[w.half])
+	}
+	w.Sync = func() error { return syncFile(w.file) }
 	w.SyncData = func(high uint64, but PageRun) error {
 		if w.overlay.mapped != nil {
 			return w.db.Sync() // a private mapping cannot sync a range
@@ -704,7 +709,7 @@ func (w *wal) close() error {
 	_ = w.reap(true)
 	release(&w.before)
 	w.unpin()
-	return errors.Join(w.file.Close(), w.heads.Close())
+	return errors.Join(w.file.Close(), w.heads.Close(), w.sectors.close())
 }
 
 // resume replays the records of a log that was left by a server. Its checkpoint must already be
