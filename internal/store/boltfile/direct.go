@@ -8,8 +8,10 @@ package boltfile
 //	before     | record 7             ]
 //	record 8                     | end of 7, again [ record 8   ] 0  |      sector 2 is written
 //
-// Direct writes only replace bytes that the file already has. All other writes go through the
-// cache. So do all records if the system, the file system or the disk cannot write sectors.
+// Direct writes only replace bytes that the file already has, and are only worth it for a record of
+// less than a block: they wait for the disk, while bbolt's commit can begin during the sync of a
+// record in the cache. All other writes go through the cache. So do all records if the system, the
+// file system or the disk cannot write sectors.
 
 import (
 	"errors"
@@ -55,7 +57,7 @@ func (s *sectorFile) writeAt(b []byte, at, limit int64) (int, error) {
 	end := (at + int64(len(b)) + logSector - 1) / logSector * logSector
 	known := lead == 0 || s.at == at-lead && int64(len(s.begun)) <= lead
 	s.at, at = -1, at-lead
-	if s.direct == nil || end > limit || !known {
+	if s.direct == nil || len(b) > logBlock || end > limit || !known {
 		return s.cached.WriteAt(b, at+lead)
 	}
 	sectors := s.buffer(int(end - at))

@@ -38,7 +38,7 @@ const reserveStep = 64
 
 // privateMax is the maximum size in bytes of the copies that a checkpoint leaves in memory because
 // their pages are free. If there are more, the next checkpoint writes them, too.
-const privateMax = 8 << 20
+const privateMax = 4 << 20
 
 // An overlay has the pages that differ between bbolt's mapping and the data file. Only the writer
 // uses it.
@@ -142,14 +142,14 @@ func (o *overlay) begin(free []uint64) (c changedPages) {
 	if o.mapped == nil {
 		return c
 	}
-	if len(o.private)*o.pageSize > privateMax {
-		free = nil
-	}
 	c = o.all()
-	c.ids = slices.DeleteFunc(c.ids, func(id uint64) bool {
+	inUse := slices.DeleteFunc(slices.Clone(c.ids), func(id uint64) bool {
 		_, ok := slices.BinarySearch(free, id)
 		return ok
 	})
+	if (len(c.ids)-len(inUse))*o.pageSize <= privateMax {
+		c.ids = inUse
+	}
 	o.turn++
 	o.changed = 0
 	return c

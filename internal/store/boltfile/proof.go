@@ -6,7 +6,7 @@ package boltfile
 // files in either case. The data file stores three facts about its log.
 //
 //	mark        in the meta page of each commit: the number of the log's next record after this commit, and the generation of the log's head at the time
-//	note        after the newest meta page, written after the record is synced and before the write is acknowledged: the same two numbers, now known to be
+//	note        after the meta page of the checkpoint, written after the record is synced and before the write is acknowledged: the same two numbers, now known to be
 //	            durable. It also contains the file's inode and the time.
 //	checkpoint  the meta page itself, which the log's head contains as an exact copy
 //
