@@ -16,9 +16,10 @@ package boltfile
 //	start            the checkpoint's meta page is restored            the records are replayed in one transaction
 //
 // Pinned checkpoints. It is unknown which pages of the next checkpoint the kernel has written, and
-// in which order. This is harmless, because no page of the checkpoint is modified: a read transaction
-// of bbolt stays open on it, and bbolt does not reuse pages that an open transaction can see. A
-// start restores the checkpoint's meta page and gets exactly the state of the checkpoint.
+// in which order. This is harmless, because no page of the checkpoint is modified: a read
+// transaction of bbolt stays open on it, and bbolt does not reuse pages that an open transaction
+// can see. A start restores the checkpoint's meta page and gets exactly the state of the
+// checkpoint.
 //
 // Pages ahead. bbolt reuses a page that was allocated and freed since the checkpoint. So a few
 // pages in memory serve many commits. This works only for pages from the freelist, and not for
@@ -486,17 +487,29 @@ func (w *wal) turn() error {
 	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
+	changed, err := w.changes(h)
+	if err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
 	grown := w.grown
 	w.before = w.pin
 	w.head, w.epoch, w.half, w.pos, w.pin, w.began = h, h.epoch, h.at, 0, tx, time.Now()
 	w.turns++
 	w.grown = PageRun{}
-	m, _ := decodeMeta(h.meta[:])
-	changed := w.overlay.begin(newPages(w.db, m).freePages())
 	making := make(chan error, 1)
 	w.making, w.written = making, changed
 	go func() { making <- w.checkpoint(h, changed, grown) }() // ends with the checkpoint
 	return nil
+}
+
+// changes returns the pages that the checkpoint of a head must write.
+func (w *wal) changes(h logHead) (changed changedPages, err error) {
+	m, _ := decodeMeta(h.meta[:])
+	err = WithoutFaults(func() error {
+		changed = w.overlay.begin(newPages(w.db, m).freePages())
+		return nil
+	})
+	return changed, err
 }
 
 // nextHead returns the head of a log that starts from the state of a transaction.
