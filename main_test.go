@@ -1532,6 +1532,8 @@ func TestDamageIsForgottenAfterASoundScrub(t *testing.T) {
 	for i := range 30 {
 		s.want(201, "POST", maps, configMap(fmt.Sprintf("m%02d", i), "pad", strings.Repeat("x", 900)))
 	}
+	s.halt()
+	s.start() // so that the pages are in the file
 	s.rest()
 	storetest.ZeroPages(t, path, `"name":"m10"`)
 	s.want(500, "GET", maps+"/m10", "")

@@ -159,6 +159,7 @@ func TestOperatorSeesDamage(t *testing.T) {
 		o.want(201, "POST", maps, configMap(fmt.Sprintf("m%02d", i), "pad", strings.Repeat("x", 900)))
 	}
 	o.says("damage", "ok", "")
+	o.restart() // so that the pages are in the file
 	storetest.ZeroPages(t, path, `"name":"m10"`)
 	o.want(500, "GET", maps+"/m10", "")
 	o.says("damage", "failed", "restore a backup")

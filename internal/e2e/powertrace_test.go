@@ -255,6 +255,12 @@ func (tr *diskTracer) noteCall(number int, args [6]uint64) error {
 		if id, _ := tr.file(args[0]); id != 0 {
 			tr.add(diskEvent{op: diskTruncate, file: id, off: int64(args[1])})
 		}
+	case syscall.SYS_FALLOCATE: // without a mode it extends the file with zeros
+		id, _ := tr.file(args[0])
+		info, err := os.Stat(fmt.Sprintf("/proc/%d/fd/%d", tr.pid, args[0]))
+		if end := int64(args[2] + args[3]); id != 0 && err == nil && end > info.Size() {
+			tr.add(diskEvent{op: diskTruncate, file: id, off: end})
+		}
 	case syscall.SYS_FSYNC, syscall.SYS_FDATASYNC:
 		if id, path := tr.file(args[0]); id != 0 || path == tr.dir {
 			tr.add(diskEvent{op: diskSync, file: id})

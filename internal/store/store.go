@@ -140,17 +140,17 @@ import (
 
 // Errors of the store. The comment of each lists the operations that return it.
 var (
-	ErrNotFound       = errors.New("key not found")                      // get, update, delete: the key has no live object
-	ErrExists         = errors.New("key already exists")                 // create: the key has a live object
-	ErrDeleting       = errors.New("key already exists, being deleted")  // create: the key has a live object that is being deleted
-	ErrConflict       = errors.New("key has changed")                    // update, delete: the newest revision is not the expected one
-	ErrParentMissing  = errors.New("parent not found")                   // create: Change.Parent has no live object
+	ErrNotFound       = errors.New("key not found")                        // get, update, delete: the key has no live object
+	ErrExists         = errors.New("key already exists")                   // create: the key has a live object
+	ErrDeleting       = errors.New("key already exists, being deleted")    // create: the key has a live object that is being deleted
+	ErrConflict       = errors.New("key has changed")                      // update, delete: the newest revision is not the expected one
+	ErrParentMissing  = errors.New("parent not found")                     // create: Change.Parent has no live object
 	ErrInDoubt        = errors.New("it is unknown whether it was written") // any write to a replica: the outcome is unknown
-	ErrParentDeleting = errors.New("parent is being deleted")            // create: Change.Parent is being deleted
-	ErrTypeDeleting   = errors.New("type is missing or being deleted")   // create: Change.Type has no live object, or is being deleted
-	ErrCompacted      = errors.New("revision has been compacted")        // read below CompactRev
-	errFutureRev      = errors.New("revision is in the future")          // read above currentRev
-	errClosed         = boltfile.ErrClosed                               // write after Close
+	ErrParentDeleting = errors.New("parent is being deleted")              // create: Change.Parent is being deleted
+	ErrTypeDeleting   = errors.New("type is missing or being deleted")     // create: Change.Type has no live object, or is being deleted
+	ErrCompacted      = errors.New("revision has been compacted")          // read below CompactRev
+	errFutureRev      = errors.New("revision is in the future")            // read above currentRev
+	errClosed         = boltfile.ErrClosed                                 // write after Close
 
 	// ErrDiskFull is returned by a write if the disk is full. It is also returned by creates and
 	// updates if only the space reserved for deletes is left (room.go). Nothing has been changed.

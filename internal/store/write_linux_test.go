@@ -173,6 +173,53 @@ func benchBytes(b *testing.B, op ChangeOp, before, clients int, random bool) {
 	b.ReportMetric(float64(deviceBytes(b, st.File.Path)-device)/1000/float64(b.N), "device-KB/write")
 }
 
+// BenchmarkBytesAtRest is what the kernel is given to write to the disk for each lone update of a lease (B/write), if it writes
+// changed pages of files after so many of them: 3 when one lease is renewed each ten seconds, 4,410 when a thousand nodes are at rest.
+func BenchmarkBytesAtRest(b *testing.B) {
+	for _, c := range []struct{ leases, every int }{{1, 3}, {1000, 4410}} {
+		b.Run(fmt.Sprintf("leases=%d/writeback=%d", c.leases, c.every), func(b *testing.B) { benchRest(b, c.leases, c.every) })
+	}
+}
+
+func benchRest(b *testing.B, leases, every int) {
+	st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
+	author := Author{User: "system:node:node-1", Agent: "kubelet/v1.37.2", Verb: "update"}
+	revs := make([]int64, leases)
+	put := func(op ChangeOp, i int) {
+		c := Change{Op: op, Key: fmt.Sprintf("/coordination.k8s.io/leases/kube-node-lease/node-%d", i), Expect: revs[i], JSON: benchRecord[:600], RevAt: benchRevAt, Author: author}
+		rec, err := st.Commit(context.Background(), c)
+		if err != nil {
+			b.Fatal(err)
+		}
+		revs[i] = rec.Rev
+	}
+	for i := range revs {
+		put(OpCreate, i)
+	}
+	file, err := os.Open(st.File.Path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer file.Close()
+	n := 0
+	for range 3 * every {
+		put(OpUpdate, n%leases)
+		n++
+	}
+	file.Sync()
+	b.ResetTimer()
+	begun, turns, device := diskBytes(b), st.File.Checkpoints(), deviceBytes(b, st.File.Path)
+	for range b.N {
+		put(OpUpdate, n%leases)
+		if n++; n%every == 0 {
+			file.Sync()
+		}
+	}
+	b.ReportMetric(float64(st.File.Checkpoints()-turns), "turns")
+	b.ReportMetric(float64(diskBytes(b)-begun)/float64(b.N), "B/write")
+	b.ReportMetric(float64(deviceBytes(b, st.File.Path)-device)/float64(b.N), "device-B/write")
+}
+
 // deviceBytes is what the device below a file has written, for whomever.
 func deviceBytes(b *testing.B, path string) (n int64) {
 	syscall.Sync()

@@ -19,7 +19,9 @@
 // Start reading with file.go: transactions, and the handling of damage. The other files are:
 //
 //   - wal.go: the log and its checkpoints
+//   - overlay.go: pages of commits in memory until the next checkpoint
 //   - logfile.go: the format of the log
+//   - direct.go: writing records of the log
 //   - proof.go: the check that data file and log belong together
 //   - ledger.go: the content of a log record
 //   - vet.go and recover.go: the start after a crash

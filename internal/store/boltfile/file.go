@@ -130,7 +130,9 @@ func (f *File) open(noSync bool) (err error) {
 	}
 	options.NoGrowSync = noSync // otherwise each growth by 16 MiB waits for the disk
 	options.OpenFile = func(name string, flag int, mode os.FileMode) (_ *os.File, err error) {
-		f.handle, err = os.OpenFile(name, flag, mode)
+		if f.handle, err = os.OpenFile(name, flag, mode); err == nil && !noSync {
+			forgetCached(f.handle)
+		}
 		return f.handle, err
 	}
 	if f.Db, err = bbolt.Open(f.Path, 0o600, options); err != nil {

@@ -5,8 +5,8 @@ package boltfile
 // intact, and a power failure loses only bytes that were not synced. These checks never reject the
 // files in either case. The data file stores three facts about its log.
 //
-//	mark        in the meta page of each commit: the number of the log's next record after this commit, and the generation of the log's head at the time
-//	note        after the newest meta page, written after the record is synced and before the write is acknowledged: the same two numbers, now known to be
+//	mark        in the meta page of each commit, of which the file has those of checkpoints: the number of the log's next record after this commit, and the generation of the log's head at the time
+//	note        after the meta page of the checkpoint, written after the record is synced and before the write is acknowledged: the same two numbers, now known to be
 //	            durable. It also contains the file's inode and the time.
 //	checkpoint  the meta page itself, which the log's head contains as an exact copy
 //
@@ -128,6 +128,10 @@ func (n logNote) fits(info os.FileInfo) bool {
 // are sufficient.
 func (w *wal) note() {
 	m := w.meta.Load()
+	if w.overlay.mapped != nil { // the file's newest meta page is that of the checkpoint
+		checkpoint, _ := decodeMeta(w.head.meta[:])
+		m = &checkpoint
+	}
 	n := logNote{number: w.number, generation: w.complete, inode: w.inode, written: time.Now()}
 	_, _ = w.data.WriteAt(n.encode(), int64(m.txid%2)*int64(m.pageSize)+noteAt)
 }

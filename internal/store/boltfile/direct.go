@@ -1,0 +1,93 @@
+package boltfile
+
+// This file writes records of the log in sectors of 512 bytes, past the kernel's page cache. The
+// cache would write a whole block of 4096 bytes for each sync, which is several times the size of a
+// small record.
+//
+//	sectors    |        1        |        2        |        3        |
+//	before     | record 7             ]
+//	record 8                     | end of 7, again [ record 8   ] 0  |      sector 2 is written
+//
+// Direct writes only replace bytes that the file already has, and are only worth it for a record of
+// less than a block: they wait for the disk, while bbolt's commit can begin during the sync of a
+// record in the cache. All other writes go through the cache. So do all records if the system, the
+// file system or the disk cannot write sectors.
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"unsafe"
+)
+
+const (
+	logSector   = 512
+	directAlign = 4096 // of the buffer in memory
+)
+
+// A sectorFile is a file whose sectors are written directly, if possible.
+type sectorFile struct {
+	cached *os.File // writes through the page cache
+	direct *os.File // nil if direct writes are impossible
+	buf    []byte   // aligned
+	at     int64    // offset of the sector that was written last; -1 if it is unknown
+	begun  []byte   // first bytes of that sector; the rest is zeros
+}
+
+// openSectors opens a file, which is also open as cached, for direct writes.
+func openSectors(path string, cached *os.File) sectorFile {
+	direct, err := openDirect(path)
+	if err != nil {
+		direct = nil
+	}
+	return sectorFile{cached: cached, direct: direct, at: -1}
+}
+
+func (s *sectorFile) close() error {
+	if s.direct == nil {
+		return nil
+	}
+	return s.direct.Close()
+}
+
+// writeAt writes bytes of the file. The sectors up to limit may be replaced by what is known of
+// them: the bytes that were written before b in its first sector, b, and zeros.
+func (s *sectorFile) writeAt(b []byte, at, limit int64) (int, error) {
+	lead := at % logSector
+	end := (at + int64(len(b)) + logSector - 1) / logSector * logSector
+	known := lead == 0 || s.at == at-lead && int64(len(s.begun)) <= lead
+	s.at, at = -1, at-lead
+	if s.direct == nil || len(b) > logBlock || end > limit || !known {
+		return s.cached.WriteAt(b, at+lead)
+	}
+	sectors := s.buffer(int(end - at))
+	clear(sectors[:lead])
+	copy(sectors[:lead], s.begun)
+	n := int(lead) + copy(sectors[lead:], b)
+	clear(sectors[n:])
+	if _, err := s.direct.WriteAt(sectors, at); err != nil {
+		if !errors.Is(err, syscall.EINVAL) {
+			return 0, err
+		}
+		_ = s.close()
+		s.direct = nil
+		return s.cached.WriteAt(b, at+lead)
+	}
+	s.at = at + int64(n/logSector*logSector)
+	s.begun = append(s.begun[:0], sectors[n/logSector*logSector:n]...)
+	return len(b), nil
+}
+
+// buffer returns an aligned buffer of n bytes.
+func (s *sectorFile) buffer(n int) []byte {
+	if cap(s.buf) < n {
+		b := make([]byte, n+n/2+directAlign)
+		skip := -uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (directAlign - 1)
+		s.buf = b[skip:]
+	}
+	buf := s.buf[:n]
+	if cap(s.buf) > logStepMax {
+		s.buf = nil
+	}
+	return buf
+}
