@@ -13,14 +13,14 @@ import (
 
 // A node is one value of a document. The fields that are used depend on the kind:
 //
-// object   Members
-// list     Items
-// text     Head, N times Text, Tail, in quotes
-// literal  the same, without quotes
-// series   a list of N times Elem, numbered by Order in the member Key, or in the value itself if Key is empty
-// pairs    an object of N members with the value Elem; their names are Key and a number, by Order
-// deep     Depth nested lists, or nested objects whose only member is Key; Elem is innermost
-// bytes    N times Data, not JSON, in protobuf's envelope for the type Head (apiVersion) and Tail (kind)
+//	object   Members
+//	list     Items
+//	text     Head, N times Text, Tail, in quotes
+//	literal  the same, without quotes
+//	series   a list of N times Elem, numbered by Order in the member Key, or in the value itself if Key is empty
+//	pairs    an object of N members with the value Elem; their names are Key and a number, by Order
+//	deep     Depth nested lists, or nested objects whose only member is Key; Elem is innermost
+//	bytes    N times Data, not JSON, in protobuf's envelope for the type Head (apiVersion) and Tail (kind)
 type node struct {
 	Kind    string   `json:"kind"`
 	Members []member `json:"members,omitempty"`
