@@ -248,12 +248,13 @@ func runSection(t *testing.T, part section) {
 }
 
 func missingTool(command string) string {
-	for _, tool := range []string{"kubectl", "curl", "jq", "git", "openssl", "unshare"} {
+	for _, tool := range []string{"kubectl", "curl", "jq", "git", "openssl", "unshare", "pytest", "node --test"} {
 		if !regexp.MustCompile(`(^|[\s|($])` + tool + ` `).MatchString(command) {
 			continue
 		}
-		if _, err := exec.LookPath(tool); err != nil {
-			return tool
+		program, _, _ := strings.Cut(tool, " ")
+		if _, err := exec.LookPath(program); err != nil {
+			return program
 		}
 		if tool == "unshare" && exec.Command(tool, "--user", "--map-root-user", "--mount", "true").Run() != nil { // containers may forbid it
 			return "unshare that may be used"
@@ -617,6 +618,7 @@ func withoutBlocks(doc chapter) string {
 
 // fileExists says whether a file or folder is there: under its path, or a mere name anywhere.
 func fileExists(files []string, name string) bool {
+	name = strings.TrimPrefix(name, "../") // a link from docs/
 	if strings.HasPrefix(name, "internal/") && !slices.ContainsFunc(files, func(file string) bool { return strings.HasPrefix(file, "internal/") }) {
 		return true // the rooms are not there yet
 	}
@@ -893,7 +895,7 @@ func ourImports(t *testing.T) map[string]string {
 		room := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(path)), "internal/")
 		edges[room] = append(edges[room], "")
 		for _, spec := range file.Imports {
-			if _, ours, ok := strings.Cut(strings.Trim(spec.Path.Value, `"`), "apilet/internal/"); ok {
+			if _, ours, ok := strings.Cut(strings.Trim(spec.Path.Value, `"`), "/internal/"); ok {
 				edges[room] = append(edges[room], ours)
 			}
 		}

@@ -2,6 +2,6 @@ module apilet-browser
 
 go 1.26.0
 
-require apilet-harness v0.0.0
+require apilet/apilettest v0.0.0
 
-replace apilet-harness => ../harness
+replace apilet/apilettest => ../../apilettest

@@ -7,24 +7,21 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
-
-func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 // A server is an apilet process on the plain port.
 type server struct {
-	*harness.Server
+	*apilettest.Server
 	t *testing.T
 }
 
 func startServer(t *testing.T, flags ...string) *server {
 	t.Helper()
-	return &server{harness.Start(t, harness.Flags(flags...)), t}
+	return &server{apilettest.Start(t, apilettest.Flags(flags...)), t}
 }
 
 // write sends a document as a program of a name, and wants a success.

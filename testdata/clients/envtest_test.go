@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 // assets is a folder as envtest wants it: programs called kube-apiserver and etcd.
@@ -30,7 +30,7 @@ func assets(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, program := range []string{"kube-apiserver", "etcd"} {
-		check(t, "link", os.Symlink(harness.Apilet(t), filepath.Join(dir, program)))
+		check(t, "link", os.Symlink(apilettest.Program(t), filepath.Join(dir, program)))
 	}
 	return dir
 }

@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	toolswatch "k8s.io/client-go/tools/watch"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 const streamingGate = "KUBE_FEATURE_WatchListClient"
@@ -46,7 +46,7 @@ func TestInformersDoWithoutStreamingLists(t *testing.T) {
 		t.Skip("this is the other half already")
 	}
 	half := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestInformer|^TestReflector", "-test.v")
-	half.Env = append(os.Environ(), streamingGate+"=false", "APILET="+harness.Apilet(t))
+	half.Env = append(os.Environ(), streamingGate+"=false", "APILET="+apilettest.Program(t))
 	out, err := half.CombinedOutput()
 	if t.Logf("%s", out); err != nil {
 		t.Error(err)

@@ -26,7 +26,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 const (
@@ -42,14 +42,14 @@ func TestMain(m *testing.M) {
 func runTests(m *testing.M) int {
 	klog.SetLogger(klog.Logger{}) // the clients' own complaints about servers that the tests stop
 	ctrllog.SetLogger(klog.Logger{})
-	return harness.Main(m)
+	return m.Run()
 }
 
 // ---- Servers ----
 
 // A server is an apilet that keeps its port.
 type server struct {
-	*harness.Server
+	*apilettest.Server
 	t      testing.TB
 	onFile bool
 }
@@ -57,13 +57,13 @@ type server struct {
 // startEphemeral starts a server that keeps nothing.
 func startEphemeral(t testing.TB, flags ...string) *server {
 	t.Helper()
-	return &server{Server: start(t, harness.Flags(flags...)), t: t}
+	return &server{Server: start(t, apilettest.Flags(flags...)), t: t}
 }
 
 // startOnFile starts a server whose objects are on disk. It can be restarted.
 func startOnFile(t testing.TB) *server {
 	t.Helper()
-	return &server{Server: start(t, harness.Data(filepath.Join(t.TempDir(), "apilet.db"))), t: t, onFile: true}
+	return &server{Server: start(t, apilettest.Data(filepath.Join(t.TempDir(), "apilet.db"))), t: t, onFile: true}
 }
 
 // shortHistory expires within seconds. What has to happen before it does is done by a server without: expire starts one with it for as long as
@@ -71,9 +71,9 @@ func startOnFile(t testing.TB) *server {
 const shortHistory = "--compaction-interval=1s"
 
 // start starts a server. An internal error in its log fails the test.
-func start(t testing.TB, options ...harness.Option) *harness.Server {
+func start(t testing.TB, options ...apilettest.Option) *apilettest.Server {
 	t.Helper()
-	s := harness.Start(t, append(options, harness.KeepPort())...)
+	s := apilettest.Start(t, append(options, apilettest.KeepPort())...)
 	t.Cleanup(func() {
 		s.Kill()
 		if log := s.Log(); strings.Contains(log, "internal error") {
@@ -175,7 +175,7 @@ func check(t testing.TB, what string, err error) {
 // eventually waits until a condition holds.
 func eventually(t testing.TB, condition string, holds func() bool) {
 	t.Helper()
-	harness.Until(t, condition, func() error {
+	apilettest.Until(t, condition, func() error {
 		if !holds() {
 			return errors.New("it does not hold")
 		}

@@ -41,7 +41,7 @@ import (
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 const (
@@ -60,17 +60,17 @@ func TestMain(m *testing.M) {
 func runTests(m *testing.M) int {
 	klog.SetLogger(klog.Logger{})
 	ctrllog.SetLogger(klog.Logger{})
-	return harness.Main(m)
+	return m.Run()
 }
 
 // serve starts a server that keeps nothing and returns how to reach it.
 func serve(t *testing.T) *rest.Config {
 	t.Helper()
-	return configOf(t, harness.Start(t))
+	return configOf(t, apilettest.Start(t))
 }
 
 // configOf returns a configuration without a limit of requests.
-func configOf(t *testing.T, s *harness.Server) *rest.Config {
+func configOf(t *testing.T, s *apilettest.Server) *rest.Config {
 	t.Helper()
 	config, err := clientcmd.RESTConfigFromKubeConfig(s.Kubeconfig())
 	check(t, "kubeconfig", err)
@@ -87,7 +87,7 @@ func check(t testing.TB, what string, err error) {
 
 func eventually(t testing.TB, condition string, holds func() bool) {
 	t.Helper()
-	harness.Until(t, condition, func() error {
+	apilettest.Until(t, condition, func() error {
 		if !holds() {
 			return errors.New("it does not hold")
 		}
@@ -226,7 +226,7 @@ func follow(t *testing.T, cs kubernetes.Interface, informer cache.SharedIndexInf
 // is had of another server, in the place of the first, that forgets within seconds.
 func TestPagerAcrossAnExpiry(t *testing.T) {
 	t.Parallel()
-	ctx, s := t.Context(), harness.Start(t, harness.Data(filepath.Join(t.TempDir(), "apilet.db")))
+	ctx, s := t.Context(), apilettest.Start(t, apilettest.Data(filepath.Join(t.TempDir(), "apilet.db")))
 	c := kubernetes.NewForConfigOrDie(configOf(t, s)).CoreV1().ConfigMaps(ns)
 	for i := range 100 {
 		_, err := c.Create(ctx, configMap(fmt.Sprintf("m-%02d", i)), metav1.CreateOptions{})

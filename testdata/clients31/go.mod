@@ -3,7 +3,6 @@ module apilet-clients31
 go 1.26.0
 
 require (
-	apilet-harness v0.0.0
 	k8s.io/api v0.31.14
 	k8s.io/apimachinery v0.31.14
 	k8s.io/client-go v0.31.14
@@ -12,6 +11,7 @@ require (
 )
 
 require (
+	apilet/apilettest v0.0.0
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
@@ -64,4 +64,4 @@ require (
 	sigs.k8s.io/yaml v1.4.0 // indirect
 )
 
-replace apilet-harness => ../harness
+replace apilet/apilettest => ../../apilettest

@@ -17,7 +17,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 // TestManagerUnderEnvtest runs a controller of owned objects, with leader election, on a control plane that envtest starts from links to
@@ -26,7 +26,7 @@ func TestManagerUnderEnvtest(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, program := range []string{"kube-apiserver", "etcd"} {
-		check(t, "link", os.Symlink(harness.Apilet(t), filepath.Join(dir, program)))
+		check(t, "link", os.Symlink(apilettest.Program(t), filepath.Join(dir, program)))
 	}
 	env := &envtest.Environment{BinaryAssetsDirectory: dir, CRDDirectoryPaths: []string{filepath.Join("..", "crds")}, ErrorIfCRDPathMissing: true,
 		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience, CRDInstallOptions: envtest.CRDInstallOptions{MaxTime: patience}}

@@ -14,14 +14,14 @@ import (
 	"syscall"
 	"testing"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 const sharedAuthority = "/registry/.apilet/authority"
 
 // aSecured returns a server over TLS that has not been started. Its address stays the same.
 func (c *cluster) aSecured(more ...string) *server {
-	s := c.serverWith(harness.KeepPort(), harness.Flags("--cert-dir", filepath.Join(c.t.TempDir(), "certs")), harness.Flags(more...))
+	s := c.serverWith(apilettest.KeepPort(), apilettest.Flags("--cert-dir", filepath.Join(c.t.TempDir(), "certs")), apilettest.Flags(more...))
 	s.client = &http.Client{Transport: &http.Transport{}}
 	return s
 }
@@ -71,7 +71,7 @@ func runSecured(t *testing.T, servers ...*server) {
 func (s *server) readySecured() {
 	s.t.Helper()
 	var credentials *tls.Config
-	harness.Until(s.t, "the server writes its kubeconfig", func() (err error) {
+	apilettest.Until(s.t, "the server writes its kubeconfig", func() (err error) {
 		credentials, err = s.credentials()
 		return err
 	})
@@ -227,7 +227,7 @@ func TestAuthoritiesOfBeforeSharing(t *testing.T) {
 
 func startOnFileSecured(t *testing.T, folder string) *server {
 	t.Helper()
-	s := aServer(t, filepath.Join(t.TempDir(), "data.db"), harness.Flags("--cert-dir", folder))
+	s := aServer(t, filepath.Join(t.TempDir(), "data.db"), apilettest.Flags("--cert-dir", folder))
 	runSecured(t, s)
 	return s
 }
@@ -277,7 +277,7 @@ func TestAuthorityIsHandedIn(t *testing.T) {
 // exits wants a process to end by itself, with a code, and returns what it has said.
 func (p *process) exits(t *testing.T, code int) string {
 	t.Helper()
-	harness.Until(t, "it ends", func() error {
+	apilettest.Until(t, "it ends", func() error {
 		select {
 		case <-p.Process().Done:
 			return nil

@@ -22,6 +22,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"apilet-harness"
+	"apilet/apilettest"
 )
 
 const patience = 2 * time.Minute // for what takes no time on an idle machine
@@ -30,12 +31,12 @@ func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 // A process can be killed, paused and started again.
 type process struct {
-	*harness.Server
+	*apilettest.Server
 	t *testing.T
 }
 
 func newProcess(t *testing.T, path string, args ...string) *process {
-	return &process{harness.New(t, path, args...), t}
+	return &process{apilettest.New(t, path, args...), t}
 }
 
 // flag returns the value of a flag on the command line.
@@ -105,19 +106,19 @@ func (c *cluster) startServer(more ...string) *server {
 // aServer returns a server on the cluster that has not been started.
 func (c *cluster) aServer(more ...string) *server {
 	c.t.Helper()
-	return c.serverWith(harness.Flags(more...))
+	return c.serverWith(apilettest.Flags(more...))
 }
 
-func (c *cluster) serverWith(options ...harness.Option) *server {
+func (c *cluster) serverWith(options ...apilettest.Option) *server {
 	c.t.Helper()
-	flags := harness.Flags("--etcd-servers", strings.Join(c.urls, ","), "--compaction-interval", "0")
-	return aServer(c.t, filepath.Join(c.t.TempDir(), "replica.db"), append([]harness.Option{flags}, options...)...)
+	flags := apilettest.Flags("--etcd-servers", strings.Join(c.urls, ","), "--compaction-interval", "0")
+	return aServer(c.t, filepath.Join(c.t.TempDir(), "replica.db"), append([]apilettest.Option{flags}, options...)...)
 }
 
 // aServer returns a server on a file that has not been started.
-func aServer(t *testing.T, data string, options ...harness.Option) *server {
+func aServer(t *testing.T, data string, options ...apilettest.Option) *server {
 	t.Helper()
-	return &server{process: &process{harness.Prepare(t, append(options, harness.Data(data))...), t}, data: data}
+	return &server{process: &process{apilettest.Prepare(t, append(options, apilettest.Data(data))...), t}, data: data}
 }
 
 // run starts the server and waits until it is ready.
@@ -131,7 +132,7 @@ func (s *server) run() {
 func (s *server) ready() {
 	s.t.Helper()
 	s.WaitReady()
-	harness.Until(s.t, "the server is ready", func() error { return s.answers("/readyz?verbose") })
+	apilettest.Until(s.t, "the server is ready", func() error { return s.answers("/readyz?verbose") })
 }
 
 // answers returns an error unless a path has a 200.

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"apilet-harness"
 	"apilet-harness/proxy"
+	"apilet/apilettest"
 )
 
 // through is the cluster as it is seen behind proxies, one for each member.
@@ -77,7 +77,7 @@ func TestServerIsCutOff(t *testing.T) {
 			}
 			proxies[0].Mend()
 			a.ready()
-			harness.Until(t, "the watch tells what happened meanwhile, once", func() error {
+			apilettest.Until(t, "the watch tells what happened meanwhile, once", func() error {
 				told := slices.DeleteFunc(w.story(), func(ev string) bool { return !strings.HasPrefix(ev, "ADDED b") })
 				if !slices.Equal(told, want) {
 					return fmt.Errorf("it tells %v", told)
@@ -87,7 +87,7 @@ func TestServerIsCutOff(t *testing.T) {
 			if n := len(w.story()); n > len(want)+3 { // of three writes it was not known what became of them
 				t.Errorf("the watch tells %v", w.story())
 			}
-			harness.Until(t, "writes work again", func() error {
+			apilettest.Until(t, "writes work again", func() error {
 				code, text, err := a.try("POST", maps, aMap("after", "1", ""), patience)
 				if code != 201 && code != 409 {
 					return fmt.Errorf("%d %s %v", code, text, err)
@@ -129,14 +129,14 @@ func TestWayToOneMemberIsSpoiled(t *testing.T) {
 		spoil(proxies[i])
 		for n := range 10 {
 			name := fmt.Sprintf("o%d-%d", i, n)
-			harness.Until(t, "a write by the other members", func() error {
+			apilettest.Until(t, "a write by the other members", func() error {
 				code, text, err := a.try("POST", maps, aMap(name, "1", ""), patience)
 				if code != 201 && code != 409 { // an earlier try whose outcome was not known
 					return fmt.Errorf("%d %s %v", code, text, err)
 				}
 				return nil
 			})
-			harness.Until(t, "a read by the other members", func() error {
+			apilettest.Until(t, "a read by the other members", func() error {
 				code, text, err := a.try("GET", maps+"/"+name, "", patience)
 				if code != 200 {
 					return fmt.Errorf("%d %s %v", code, text, err)
@@ -240,7 +240,7 @@ func (m *movers) any() *server { return m.servers[rand.IntN(len(m.servers))] }
 func (m *movers) insist(method, path, body string) (o object) {
 	m.t.Helper()
 	name := read(m.t, body).Metadata.Name
-	harness.Until(m.t, "the create of "+name, func() error {
+	apilettest.Until(m.t, "the create of "+name, func() error {
 		code, text, err := m.any().try(method, path, body, patience)
 		if code == 409 { // an earlier try
 			code, text, err = m.any().try("GET", path+"/"+name, "", patience)

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 // ownDisk mounts DIR with so much room for the replica, and becomes the program.
@@ -58,14 +58,14 @@ func TestReplicasDiskIsFull(t *testing.T) {
 		whole.do(201, "POST", maps, aMap(name, padding, ""))
 		want = append(want, "ADDED "+name)
 	}
-	harness.Until(t, "the server is not ready, and says why", func() error {
+	apilettest.Until(t, "the server is not ready, and says why", func() error {
 		code, text, err := small.try("GET", "/readyz?verbose", "", patience)
 		if err != nil || code == 200 || !strings.Contains(text, "[-]etcd") {
 			return fmt.Errorf("%d %s %v", code, text, err)
 		}
 		return nil
 	})
-	harness.Until(t, "the figures say how far behind it is", func() error {
+	apilettest.Until(t, "the figures say how far behind it is", func() error {
 		if now := small.figures(); now["apilet_replica_lag_revisions"] < 1 || now["apilet_replica_lag_seconds"] <= 0 || now["apilet_disk_full"] != 1 {
 			return fmt.Errorf("%v revisions, %v seconds, disk %v", now["apilet_replica_lag_revisions"], now["apilet_replica_lag_seconds"], now["apilet_disk_full"])
 		}
@@ -82,7 +82,7 @@ func TestReplicasDiskIsFull(t *testing.T) {
 		})
 		return refused
 	}
-	harness.Until(t, "what needs nothing new is answered while what does still waits", func() error {
+	apilettest.Until(t, "what needs nothing new is answered while what does still waits", func() error {
 		refused := consistent()
 		small.do(200, "GET", maps+"/early?resourceVersion=0", "")
 		select {
@@ -107,11 +107,11 @@ func TestReplicasDiskIsFull(t *testing.T) {
 	if err := os.Remove(filler()); err != nil {
 		t.Fatal(err)
 	}
-	harness.Until(t, "the server is ready again", func() error { return small.answers("/readyz?verbose") })
+	apilettest.Until(t, "the server is ready again", func() error { return small.answers("/readyz?verbose") })
 	if got, all := len(read(t, small.do(200, "GET", maps, "")).Items), len(read(t, whole.do(200, "GET", maps, "")).Items); got != all {
 		t.Errorf("the server lists %d objects, the other one %d", got, all)
 	}
-	harness.Until(t, "the watch has told all", func() error {
+	apilettest.Until(t, "the watch has told all", func() error {
 		if story := watching.story(); !slices.Equal(story, want) {
 			return fmt.Errorf("got %v", story)
 		}

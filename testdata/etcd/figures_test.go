@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 // figures are those of a server that have no labels.
@@ -55,13 +55,13 @@ func TestMonitoringOfEtcd(t *testing.T) {
 			}
 		}
 	}
-	harness.Until(t, "one of two servers leads", func() error {
+	apilettest.Until(t, "one of two servers leads", func() error {
 		if sum := servers[0].figures()["apilet_leader"] + servers[1].figures()["apilet_leader"]; sum != 1 {
 			return fmt.Errorf("%v of them", sum)
 		}
 		return nil
 	})
-	harness.Until(t, "etcd is reached", func() error { return s.figure("apilet_etcd_reachable", 1) })
+	apilettest.Until(t, "etcd is reached", func() error { return s.figure("apilet_etcd_reachable", 1) })
 	told := func(level string) error {
 		for line := range strings.Lines(s.Log()) {
 			if strings.Contains(line, level) && strings.Contains(line, "what=/readyz/etcd") {
@@ -71,14 +71,14 @@ func TestMonitoringOfEtcd(t *testing.T) {
 		return fmt.Errorf("the log does not say so:\n%s", s.Log())
 	}
 	c.members[0].Pause()
-	harness.Until(t, "etcd is not reached", func() error { return s.figure("apilet_etcd_reachable", 0) })
-	harness.Until(t, "the log says that it begins", func() error { return told("ERR") })
+	apilettest.Until(t, "etcd is not reached", func() error { return s.figure("apilet_etcd_reachable", 0) })
+	apilettest.Until(t, "the log says that it begins", func() error { return told("ERR") })
 	if code, text, err := s.try("GET", "/readyz/etcd", "", patience); err != nil || code != 500 || !strings.Contains(text, "resourceVersion=0") {
 		t.Errorf("/readyz/etcd: %d %s %v", code, text, err)
 	}
 	c.members[0].Resume()
-	harness.Until(t, "etcd is reached again", func() error { return s.figure("apilet_etcd_reachable", 1) })
-	harness.Until(t, "the log says that it is over", func() error { return told("INF") })
+	apilettest.Until(t, "etcd is reached again", func() error { return s.figure("apilet_etcd_reachable", 1) })
+	apilettest.Until(t, "the log says that it is over", func() error { return told("INF") })
 }
 
 // TestMonitoringOfEtcdsQuota: an etcd that takes no more writes is seen from the first refused one on.
@@ -90,7 +90,7 @@ func TestMonitoringOfEtcdsQuota(t *testing.T) {
 		t.Error(err)
 	}
 	i := 0
-	harness.Until(t, "etcd refuses a write", func() error {
+	apilettest.Until(t, "etcd refuses a write", func() error {
 		i++
 		code, text, err := s.try("POST", maps, aMap(fmt.Sprint("m", i), strings.Repeat("x", 100_000), ""), patience)
 		if err != nil || !strings.Contains(text, "database space exceeded") {

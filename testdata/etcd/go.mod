@@ -79,6 +79,11 @@ tool (
 	go.etcd.io/etcd/server/v3
 )
 
-require apilet-harness v0.0.0
+require (
+	apilet-harness v0.0.0
+	apilet/apilettest v0.0.0
+)
 
 replace apilet-harness => ../harness
+
+replace apilet/apilettest => ../../apilettest

@@ -12,7 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 const (
@@ -68,7 +68,7 @@ func told(s *server) (string, error) {
 func leads(t *testing.T, want string, servers ...*server) {
 	t.Helper()
 	for _, s := range servers {
-		harness.Until(t, "the endpoints are "+want, func() error {
+		apilettest.Until(t, "the endpoints are "+want, func() error {
 			got, err := told(s)
 			if err == nil && got != want {
 				err = fmt.Errorf("they are %q", got)

@@ -16,7 +16,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 // startOnFile starts a server that has its objects in a file alone.
@@ -31,7 +31,7 @@ func startOnFile(t *testing.T, data string) *server {
 func (c *cluster) migrate(data string, more ...string) (said, problem string) {
 	c.t.Helper()
 	var out, errors bytes.Buffer
-	command := exec.Command(harness.Apilet(c.t), append([]string{"migrate", "--data", data, "--etcd-servers", strings.Join(c.urls, ",")}, more...)...)
+	command := exec.Command(apilettest.Program(c.t), append([]string{"migrate", "--data", data, "--etcd-servers", strings.Join(c.urls, ",")}, more...)...)
 	command.Stdout, command.Stderr = &out, &errors
 	if command.Run() != nil {
 		problem = errors.String()
@@ -104,7 +104,7 @@ func TestMigration(t *testing.T) {
 	s.do(201, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 		fmt.Sprintf(thingsDefinition, fmt.Sprintf(thingsVersion, "v1", true)+","+fmt.Sprintf(thingsVersion, "v2", false)))
 	thing := `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"name":%q},"spec":{"n":1},"above":true}`
-	harness.Until(t, "things are served", func() error {
+	apilettest.Until(t, "things are served", func() error {
 		if code, text, err := s.try("POST", "/apis/example.com/v1/namespaces/default/things", fmt.Sprintf(thing, "first"), patience); err != nil || code != 201 {
 			return fmt.Errorf("%d %s %v", code, text, err)
 		}
@@ -113,7 +113,7 @@ func TestMigration(t *testing.T) {
 	s.do(200, "PATCH", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.example.com",
 		`{"spec":{"versions":[`+fmt.Sprintf(thingsVersion, "v1", false)+","+fmt.Sprintf(thingsVersion, "v2", true)+`]}}`)
 	later := 0
-	harness.Until(t, "things are stored in v2", func() error {
+	apilettest.Until(t, "things are stored in v2", func() error {
 		later++
 		s.do(201, "POST", "/apis/example.com/v1/namespaces/default/things", fmt.Sprintf(thing, fmt.Sprint("later-", later)))
 		if text := s.do(200, "GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.example.com", ""); !strings.Contains(text, `"storedVersions":["v1","v2"]`) {
@@ -201,7 +201,7 @@ func TestInterruptedMigration(t *testing.T) {
 			}
 			return found.Count
 		}
-		p := newProcess(t, harness.Apilet(t), "migrate", "--data", data, "--etcd-servers", behind.urls[0], "--etcd-prefix", prefix)
+		p := newProcess(t, apilettest.Program(t), "migrate", "--data", data, "--etcd-servers", behind.urls[0], "--etcd-prefix", prefix)
 		p.Launch()
 		for ended := false; !ended && copied() == 0; {
 			select {
@@ -215,7 +215,7 @@ func TestInterruptedMigration(t *testing.T) {
 			continue
 		}
 		interrupted++
-		server := exec.Command(harness.Apilet(t), "--data", filepath.Join(t.TempDir(), "r.db"), "--etcd-servers", c.urls[0], "--etcd-prefix", prefix, "--listen", "127.0.0.1:0")
+		server := exec.Command(apilettest.Program(t), "--data", filepath.Join(t.TempDir(), "r.db"), "--etcd-servers", c.urls[0], "--etcd-prefix", prefix, "--listen", "127.0.0.1:0")
 		if text, err := server.CombinedOutput(); err == nil || !strings.Contains(string(text), "is not finished") {
 			t.Errorf("a server has started: %s", text)
 		}

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 const pods = "/api/v1/namespaces/default/pods"
@@ -101,7 +101,7 @@ func TestTokensCountEverywhere(t *testing.T) {
 		a.do(200, "DELETE", accounts+"/robot", "")
 		a.do(201, "POST", accounts, `{"metadata":{"name":"robot"}}`)
 		b.do(201, "POST", "/api/v1/namespaces/default/secrets", secret)
-		harness.Until(t, "a token for the new account", func() error {
+		apilettest.Until(t, "a token for the new account", func() error {
 			if text := b.do(200, "GET", "/api/v1/namespaces/default/secrets/s", ""); !strings.Contains(text, `"token":`) {
 				return errors.New(text)
 			}

@@ -17,7 +17,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 // TestQuotaHoldsAcrossServers: 64 clients at once, three servers, room for 50; then again while one of the servers is killed.
@@ -109,7 +109,7 @@ func TestTwoQuotasAreChargedTogether(t *testing.T) {
 	for _, s := range servers {
 		q.known(s)
 	}
-	harness.Until(t, "both servers know both", func() error {
+	apilettest.Until(t, "both servers know both", func() error {
 		for _, s := range servers {
 			if code, text, err := s.try("POST", "/api/v1/namespaces/two/persistentvolumeclaims?dryRun=All", aClaim("c", 11), patience); code != 403 {
 				return fmt.Errorf("%d %s %v", code, text, err)
@@ -138,7 +138,7 @@ func TestTwoQuotasAreChargedTogether(t *testing.T) {
 		t.Errorf("%d claims of a gigabyte, of ten", made.Load())
 	}
 	q.settles(servers[0], 20)
-	harness.Until(t, "what the claims take is told", func() error {
+	apilettest.Until(t, "what the claims take is told", func() error {
 		if text := servers[1].do(200, "GET", q.quotas+"/r", ""); !strings.Contains(text, `"requests.storage":"10Gi"},"used"`) && !strings.Contains(text, `"used":{"configmaps":"20","requests.storage":"10Gi"}`) {
 			return fmt.Errorf("%s", text)
 		}
@@ -196,7 +196,7 @@ func TestWhatOthersHaveReserved(t *testing.T) {
 func (q *quotaed) reserve(client *clientv3.Client, from, to int) {
 	q.Helper()
 	key := "/registry/resourcequotas/" + q.name + "/q"
-	harness.Until(q.T, "the status is raised", func() error {
+	apilettest.Until(q.T, "the status is raised", func() error {
 		kept, err := client.Get(context.Background(), key)
 		if err != nil {
 			return err
@@ -241,7 +241,7 @@ func limited(t *testing.T, s *server, namespace string, hard int) *quotaed {
 // known waits until a server knows of the quota.
 func (q *quotaed) known(s *server) {
 	q.Helper()
-	harness.Until(q.T, "the server knows the quota", func() error {
+	apilettest.Until(q.T, "the server knows the quota", func() error {
 		code, text, err := s.try("GET", q.quotas+"/q?resourceVersion=0", "", patience)
 		if code != 200 {
 			return fmt.Errorf("%d %s %v", code, text, err)
@@ -285,7 +285,7 @@ func (q *quotaed) settles(s *server, want int) {
 	if n := len(q.names(s)); n != want {
 		q.Errorf("%d objects, want %d", n, want)
 	}
-	harness.Until(q.T, "the status tells what is used", func() error {
+	apilettest.Until(q.T, "the status tells what is used", func() error {
 		if used := usedOf([]byte(s.do(200, "GET", q.quotas+"/q", ""))); used != want {
 			return fmt.Errorf("it says %d", used)
 		}

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 // snapshot saves what etcd holds.
@@ -74,7 +74,7 @@ func TestClientsMissNothingOfARestoredEtcd(t *testing.T) {
 				*c.setting("--initial-cluster-token") = "another"
 			}
 			c.restore(saved, "--bump-revision", "1000000", "--mark-compacted")
-			harness.Until(t, "what is lost is gone", func() error {
+			apilettest.Until(t, "what is lost is gone", func() error {
 				code, text, err := running.try("GET", maps+"/"+lost, "", patience)
 				if code != 404 {
 					return fmt.Errorf("%d %s %v", code, text, err)
@@ -107,7 +107,7 @@ func TestBackupOfAServerOnEtcd(t *testing.T) {
 	last := s.work("kept", 20)
 	client := s.informer()
 	copied := filepath.Join(t.TempDir(), "copy.db")
-	if out, err := exec.Command(harness.Apilet(t), "backup", "--kubeconfig", s.KubeconfigFile, copied).CombinedOutput(); err != nil {
+	if out, err := exec.Command(apilettest.Program(t), "backup", "--kubeconfig", s.KubeconfigFile, copied).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	s.ends(t, 0, syscall.SIGTERM)

@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 const leaveFor = 5 * time.Second // --shutdown-delay-duration: HAProxy looks each second
@@ -41,7 +41,7 @@ func balance(t *testing.T, servers []*server) (address string) {
 	if !found || !closed {
 		t.Fatal("docs/scale.md has no configuration of HAProxy")
 	}
-	port := harness.FreePort(t) // HAProxy shares its ports
+	port := apilettest.FreePort(t) // HAProxy shares its ports
 	replace := func(what, by string) {
 		t.Helper()
 		if !strings.Contains(config, what) {
@@ -194,7 +194,7 @@ func TestRollingRestartCutsNobody(t *testing.T) {
 		name := fmt.Sprint("of-", i)
 		s.do(201, "POST", maps, aMap(name, "", ""))
 		p := &plainClient{address: address, credentials: credentials}
-		harness.Until(t, "the balancer serves", func() error {
+		apilettest.Until(t, "the balancer serves", func() error {
 			code, err := p.ask("GET", "/readyz", "")
 			if err != nil {
 				p.conn = nil

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 // An authority signs certificates.
@@ -96,7 +96,7 @@ func TestEtcdBehindTLS(t *testing.T) {
 	refusedWith := func(title, want, url string, flags ...string) {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
-			p := newProcess(t, harness.Apilet(t), append([]string{"--ephemeral", "--listen", "127.0.0.1:0",
+			p := newProcess(t, apilettest.Program(t), append([]string{"--ephemeral", "--listen", "127.0.0.1:0",
 				"--etcd-servers", url}, flags...)...)
 			p.Launch()
 			select {
@@ -125,10 +125,10 @@ func TestEtcdBehindTLS(t *testing.T) {
 	plain := startCluster(t, 1)
 	for url, want := range map[string]string{strings.Replace(plain.urls[0], "http:", "https:", 1): "perhaps it speaks no TLS (http://)",
 		strings.Replace(url, "https:", "http:", 1): "perhaps it speaks TLS (https://)"} {
-		p := newProcess(t, harness.Apilet(t), append([]string{"--ephemeral", "--listen", "127.0.0.1:0",
+		p := newProcess(t, apilettest.Program(t), append([]string{"--ephemeral", "--listen", "127.0.0.1:0",
 			"--etcd-servers", url, "--etcd-cafile", ours.file}, client...)...)
 		p.Launch()
-		harness.Until(t, "it says why it waits", func() error {
+		apilettest.Until(t, "it says why it waits", func() error {
 			if log := p.Log(); !strings.Contains(log, want) {
 				return fmt.Errorf("it says %s", log)
 			}
@@ -150,7 +150,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 	ours.sign("client", ours, &x509.Certificate{NotAfter: time.Now().Add(-time.Hour)})
 	c.members[0].Kill() // connections that stand are not asked again
 	c.members[0].Launch()
-	harness.Until(t, "/readyz says why", func() error {
+	apilettest.Until(t, "/readyz says why", func() error {
 		code, text, err := s.try("GET", "/readyz?verbose", "", patience)
 		if code != 500 || !strings.Contains(text, "certificate") {
 			return fmt.Errorf("%d %s %v", code, text, err)

@@ -13,7 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 func TestServersShareTheirObjects(t *testing.T) {
@@ -47,7 +47,7 @@ func TestServersShareTheirObjects(t *testing.T) {
 	b.do(404, "GET", maps+"/o", "")
 	b.do(404, "DELETE", maps+"/o", "")
 	want = append(want, "MODIFIED o", "MODIFIED o", "DELETED o")
-	harness.Until(t, "the watch tells everything", func() error {
+	apilettest.Until(t, "the watch tells everything", func() error {
 		if story := watching.story(); !slices.Equal(story, want) {
 			return fmt.Errorf("it tells %v", story)
 		}
@@ -60,7 +60,7 @@ func TestServersShareTheirObjects(t *testing.T) {
 	if code, text, err := b.try("POST", "/api/v1/namespaces/short/configmaps", aMap("more", "1", ""), patience); err != nil || code != 403 && code != 404 {
 		t.Errorf("a create in a namespace that goes: %d %s %v", code, text, err)
 	}
-	harness.Until(t, "the namespace is gone", func() error {
+	apilettest.Until(t, "the namespace is gone", func() error {
 		if code, text, err := b.try("GET", "/api/v1/namespaces/short", "", patience); code != 404 {
 			return fmt.Errorf("%d %s %v", code, text, err)
 		}
@@ -97,7 +97,7 @@ func TestDefinitionsAreInForceEverywhere(t *testing.T) {
 		"names":{"plural":"widgets","kind":"Widget"},"scope":"Namespaced","versions":[{"name":"v1","served":true,"storage":true,
 		"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`)
 	const path = "/apis/a.example.com/v1/namespaces/default/widgets"
-	harness.Until(t, "the other server serves it", func() error {
+	apilettest.Until(t, "the other server serves it", func() error {
 		if code, text, err := b.try("GET", path, "", patience); code != 200 {
 			return fmt.Errorf("%d %s %v", code, text, err)
 		}
@@ -109,7 +109,7 @@ func TestDefinitionsAreInForceEverywhere(t *testing.T) {
 	}
 	a.do(200, "DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.a.example.com", "")
 	client := c.client()
-	harness.Until(t, "its objects are gone", func() error {
+	apilettest.Until(t, "its objects are gone", func() error {
 		kept, err := client.Get(context.Background(), "/registry/a.example.com/", clientv3.WithPrefix())
 		if err != nil || len(kept.Kvs) > 0 {
 			return fmt.Errorf("%v %v", kept, err)
@@ -119,7 +119,7 @@ func TestDefinitionsAreInForceEverywhere(t *testing.T) {
 	// A quota that one server was told of holds on the other, once it knows.
 	a.do(201, "POST", "/api/v1/namespaces/default/resourcequotas", `{"metadata":{"name":"q"},"spec":{"hard":{"count/secrets":"1"}}}`)
 	a.do(201, "POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"s0"}}`)
-	harness.Until(t, "the quota holds on the other server", func() error {
+	apilettest.Until(t, "the quota holds on the other server", func() error {
 		code, text, err := b.try("POST", "/api/v1/namespaces/default/secrets?dryRun=All", `{"metadata":{"name":"s1"}}`, patience)
 		if code != 403 {
 			return fmt.Errorf("%d %s %v", code, text, err)
@@ -160,7 +160,7 @@ func TestNothingIsLeftOfADefinition(t *testing.T) {
 		}
 		<-created
 		servers[round%2].do(200, "DELETE", definitions+"/things.b.example.com", "")
-		harness.Until(t, "the definition is gone", func() error {
+		apilettest.Until(t, "the definition is gone", func() error {
 			if code, text, err := servers[round%2].try("GET", definitions+"/things.b.example.com", "", patience); code != 404 {
 				return fmt.Errorf("%d %s %v", code, text, err)
 			}
@@ -208,7 +208,7 @@ func TestClientsMoveFromServerToServer(t *testing.T) {
 		s, other := servers[n%2], servers[(n+1)%2]
 		want := read(t, s.do(200, "PATCH", maps+"/o00", fmt.Sprintf(`{"data":{"v":"%d"}}`, n+2)))
 		w := other.watch(t, maps, since)
-		harness.Until(t, "the watch tells of the write", func() error {
+		apilettest.Until(t, "the watch tells of the write", func() error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			for _, ev := range w.events {
@@ -258,7 +258,7 @@ func TestAnotherServerTakesOver(t *testing.T) {
 	c := startCluster(t, 1)
 	servers := []*server{c.startServer(), c.startServer()}
 	leads := func(s *server) bool { return strings.Contains(s.Log(), "this server is the leader") }
-	harness.Until(t, "somebody leads", func() error {
+	apilettest.Until(t, "somebody leads", func() error {
 		if !leads(servers[0]) && !leads(servers[1]) {
 			return fmt.Errorf("nobody")
 		}
@@ -272,7 +272,7 @@ func TestAnotherServerTakesOver(t *testing.T) {
 	second.do(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"short"}}`)
 	second.do(200, "DELETE", "/api/v1/namespaces/short", "")
 	begin := time.Now()
-	harness.Until(t, "the namespace is gone", func() error {
+	apilettest.Until(t, "the namespace is gone", func() error {
 		if code, text, err := second.try("GET", "/api/v1/namespaces/short", "", patience); code != 404 {
 			return fmt.Errorf("%d %s %v", code, text, err)
 		}
@@ -316,14 +316,14 @@ func TestForeignTransactions(t *testing.T) {
 	}
 	a.do(200, "PUT", maps+"/t001", aMap("t001", "3", o.Metadata.ResourceVersion))
 	a.do(404, "GET", maps+"/t002", "")
-	harness.Until(t, "the watch tells of each", func() error {
+	apilettest.Until(t, "the watch tells of each", func() error {
 		if story := w.story(); len(story) != 604 || story[0] != "ADDED t000" || story[599] != "ADDED t599" || story[603] != "MODIFIED t001" {
 			return fmt.Errorf("it tells %d events", len(story))
 		}
 		return nil
 	})
 	late := a.watch(t, maps, since)
-	harness.Until(t, "a late watch tells of each", func() error {
+	apilettest.Until(t, "a late watch tells of each", func() error {
 		if story := late.story(); len(story) != 604 {
 			return fmt.Errorf("it tells %d events", len(story))
 		}
@@ -343,7 +343,7 @@ func TestForeignTransactions(t *testing.T) {
 	if _, err := client.Put(ctx, "/registry/configmaps/default/rubbish", "rubbish"); err != nil {
 		t.Fatal(err)
 	}
-	harness.Until(t, "rubbish is told, and in nobody's way", func() error {
+	apilettest.Until(t, "rubbish is told, and in nobody's way", func() error {
 		code, text, err := a.try("GET", maps+"/rubbish", "", patience)
 		if code != 500 {
 			return fmt.Errorf("%d %s %v", code, text, err)

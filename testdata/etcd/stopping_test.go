@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 // ends wants a process that was told to stop to end by itself, in its time, with a code. It returns what the process has said since it was told.
@@ -64,7 +64,7 @@ func TestServersStopWithoutEtcd(t *testing.T) {
 				t.Parallel()
 				c := startCluster(t, 1)
 				a := c.startServer()
-				harness.Until(t, "it leads", func() error {
+				apilettest.Until(t, "it leads", func() error {
 					if !strings.Contains(a.Log(), hasTheLease) {
 						return fmt.Errorf("not yet")
 					}
@@ -81,7 +81,7 @@ func TestServersStopWithoutEtcd(t *testing.T) {
 				waiting := c.aServer()
 				waiting.Launch()
 				defer waiting.Kill()
-				harness.Until(t, "it waits for etcd", func() error {
+				apilettest.Until(t, "it waits for etcd", func() error {
 					if !strings.Contains(waiting.Log(), "etcd does not respond; retrying") {
 						return fmt.Errorf("it says %s", waiting.Log())
 					}
@@ -138,7 +138,7 @@ func TestServersStopBehind(t *testing.T) {
 		for i := range 30 {
 			whole.do(201, "POST", maps, aMap(fmt.Sprint("much-", i), strings.Repeat("x", 300<<10), ""))
 		}
-		harness.Until(t, "the replica cannot keep up", func() error {
+		apilettest.Until(t, "the replica cannot keep up", func() error {
 			code, text, err := small.try("GET", "/readyz?verbose", "", patience)
 			if err != nil || code == 200 || !strings.Contains(text, "[-]etcd") {
 				return fmt.Errorf("%d %s %v", code, text, err)
@@ -207,7 +207,7 @@ func TestServersStopWithRequestsThatHang(t *testing.T) {
 				says(t, s.ends(t, 0, signals...), "shutdown: closing the connections of unfinished requests", "connections=2", "waited=20s")
 			} else {
 				_ = s.Process().Signal(signals[0])
-				harness.Until(t, "it is stopping", func() error {
+				apilettest.Until(t, "it is stopping", func() error {
 					if !strings.Contains(s.Log(), "stopping") {
 						return fmt.Errorf("not yet")
 					}

@@ -16,11 +16,11 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 func check(s *server) (string, error) {
-	out, err := exec.Command(harness.Apilet(s.t), "check", "--data", s.data).CombinedOutput()
+	out, err := exec.Command(apilettest.Program(s.t), "check", "--data", s.data).CombinedOutput()
 	return string(out), err
 }
 
@@ -70,7 +70,7 @@ func TestRestarts(t *testing.T) {
 	}
 	a.do(410, "GET", maps+"?resourceVersionMatch=Exact&resourceVersion="+old, "")
 	w := a.watch(t, maps, old)
-	harness.Until(t, "a watch from before is over", func() error {
+	apilettest.Until(t, "a watch from before is over", func() error {
 		if story := w.story(); len(story) != 1 || story[0] != "ERROR " {
 			return fmt.Errorf("it tells %v", story)
 		}
@@ -96,7 +96,7 @@ func TestRestarts(t *testing.T) {
 		t.Errorf("apilet check: %s %v", report, err)
 	}
 	// Without etcd the file is nobody's.
-	out, err := exec.Command(harness.Apilet(t), "--data", a.data, "--listen", "127.0.0.1:0").CombinedOutput()
+	out, err := exec.Command(apilettest.Program(t), "--data", a.data, "--listen", "127.0.0.1:0").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "--etcd-servers") {
 		t.Errorf("a replica as a data file: %s %v", out, err)
 	}
@@ -138,14 +138,14 @@ func TestEtcdIsAway(t *testing.T) {
 				c.members[0].Launch()
 			}
 			a.ready()
-			harness.Until(t, "writes work again", func() error {
+			apilettest.Until(t, "writes work again", func() error {
 				code, text, err := a.try("POST", maps, aMap("after", "1", ""), patience)
 				if code != 201 && code != 409 {
 					return fmt.Errorf("%d %s %v", code, text, err)
 				}
 				return nil
 			})
-			harness.Until(t, "the watch goes on", func() error {
+			apilettest.Until(t, "the watch goes on", func() error {
 				for _, told := range w.story() {
 					if told == "ADDED after" {
 						return nil
@@ -176,7 +176,7 @@ func TestAnotherEtcd(t *testing.T) {
 		}
 	}
 	c.members[0].Launch()
-	harness.Until(t, "the server has begun anew", func() error {
+	apilettest.Until(t, "the server has begun anew", func() error {
 		code, text, err := a.try("GET", maps+"/before", "", patience)
 		if code != 404 {
 			return fmt.Errorf("%d %s %v", code, text, err)
@@ -212,7 +212,7 @@ func TestEtcdIsFull(t *testing.T) {
 		a.do(404, "GET", fmt.Sprintf("%s/o%d", maps, n), "")
 	}
 	c.makeRoom()
-	harness.Until(t, "writes work again", func() error {
+	apilettest.Until(t, "writes work again", func() error {
 		code, text, err := a.try("POST", maps, aMap("small", "1", ""), patience)
 		if code != 201 {
 			return fmt.Errorf("%d %s %v", code, text, err)
@@ -259,7 +259,7 @@ func TestMembersAreKilled(t *testing.T) {
 		dead.Kill()
 		for i := range 10 {
 			name := fmt.Sprintf("o%d-%d", n, i)
-			harness.Until(t, "a write with two members of three", func() error {
+			apilettest.Until(t, "a write with two members of three", func() error {
 				code, text, err := []*server{a, b}[i%2].try("POST", maps, aMap(name, "1", ""), patience)
 				if code != 201 && code != 409 { // an earlier try whose outcome was not known
 					return fmt.Errorf("%d %s %v", code, text, err)
@@ -272,7 +272,7 @@ func TestMembersAreKilled(t *testing.T) {
 		a.ready()
 		b.ready()
 	}
-	harness.Until(t, "the watch tells each write once", func() error {
+	apilettest.Until(t, "the watch tells each write once", func() error {
 		if story := w.story(); len(story) != want {
 			return fmt.Errorf("it tells %d of %d", len(story), want)
 		}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 // What kube-apiserver has encrypted nobody else can read. Each such object is told, answered with the reason, in nobody's way, and can be
@@ -40,14 +40,14 @@ func TestEncryptedValuesAreTold(t *testing.T) {
 		put(fmt.Sprintf("/registry/secrets/other/s%02d", n), "k8s:enc:secretbox:v1:key1:x")
 	}
 	b.Launch()
-	harness.Until(t, "a server starts with what it cannot read", func() error { return b.answers("/livez") })
+	apilettest.Until(t, "a server starts with what it cannot read", func() error { return b.answers("/livez") })
 	put("/registry/secrets/default/later", "k8s:enc:aesgcm:v1:key1:\x00")
 	put("/registry/secrets/default/short", "k8s:enc:")
 	for _, s := range []*server{a, b} {
 		for path, how := range map[string]string{secrets + "/before": "k8s:enc:aescbc:v1:key1", secrets + "/later": "k8s:enc:aesgcm:v1:key1",
 			secrets + "/short": "k8s:enc:unknown", widgets + "/w": "k8s:enc:kms:v2:vault"} {
 			for _, request := range [][2]string{{"GET", ""}, {"PATCH", `{"metadata":{"labels":{"a":"b"}}}`}} {
-				harness.Until(t, "the reason is told", func() error {
+				apilettest.Until(t, "the reason is told", func() error {
 					code, text, err := s.try(request[0], path, request[1], patience)
 					if err != nil || code != 500 || !strings.Contains(text, `"Status"`) || !strings.Contains(text, "kube-apiserver has encrypted it") || !strings.Contains(text, how) {
 						return fmt.Errorf("%s %s: %d %s %v", request[0], path, code, text, err)
@@ -100,7 +100,7 @@ func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	path := func(version string) string { return "/apis/a.example.com/" + version + "/namespaces/default/widgets" }
 	inEtcd := func(want ...string) {
 		t.Helper()
-		harness.Until(t, "etcd holds it", func() error {
+		apilettest.Until(t, "etcd holds it", func() error {
 			kept, err := client.Get(context.Background(), "/registry/a.example.com/widgets/default/w")
 			if err != nil || len(kept.Kvs) == 0 {
 				return fmt.Errorf("%v %v", kept, err)
@@ -115,7 +115,7 @@ func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	}
 	served := func(s *server, version string) {
 		t.Helper()
-		harness.Until(t, version+" is served", func() error {
+		apilettest.Until(t, version+" is served", func() error {
 			if code, text, err := s.try("GET", path(version), "", patience); code != 200 {
 				return fmt.Errorf("%d %s %v", code, text, err)
 			}
@@ -134,7 +134,7 @@ func TestDefinitionsChangeTheirVersions(t *testing.T) {
 		inEtcd(`"apiVersion":"a.example.com/`+version+`"`, fmt.Sprintf(`"m%d":true`, n))
 	}
 	define(a, "v2", false)
-	harness.Until(t, "nothing is served", func() error {
+	apilettest.Until(t, "nothing is served", func() error {
 		if code, text, err := b.try("GET", path("v2"), "", patience); code != 404 {
 			return fmt.Errorf("%d %s %v", code, text, err)
 		}
@@ -145,7 +145,7 @@ func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	define(a, "v2", true)
 	served(a, "v2")
 	a.do(200, "PATCH", path("v2")+"/w", `{"metadata":{"finalizers":null}}`) // the last one: it is shown once more
-	harness.Until(t, "the definition is gone", func() error {
+	apilettest.Until(t, "the definition is gone", func() error {
 		if code, text, err := b.try("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.a.example.com", "", patience); code != 404 {
 			return fmt.Errorf("%d %s %v", code, text, err)
 		}
@@ -181,7 +181,7 @@ func TestNodePortsAreTakenEverywhere(t *testing.T) {
 		}
 	}
 	servers[0].do(200, "DELETE", path+"/a", "")
-	harness.Until(t, "the ports are free again", func() error {
+	apilettest.Until(t, "the ports are free again", func() error {
 		code, text, err := servers[1].try("POST", path, service("b", 31000, 31001), patience)
 		if code != 201 {
 			return fmt.Errorf("%d %s %v", code, text, err)
@@ -213,7 +213,7 @@ func TestDamagedReplicaIsFilledAnew(t *testing.T) {
 		}
 		a.Launch()
 		a.ready()
-		harness.Until(t, "the object is read and written", func() error { // the server may find the damage later, and start anew
+		apilettest.Until(t, "the object is read and written", func() error { // the server may find the damage later, and start anew
 			if err := a.answers(maps + fmt.Sprintf("/o%02d", rand.IntN(40))); err != nil {
 				return err
 			}
@@ -239,7 +239,7 @@ func TestDamagedReplicaIsFilledAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	harness.Until(t, "the damage is found, and a new replica filled", func() error {
+	apilettest.Until(t, "the damage is found, and a new replica filled", func() error {
 		_, _, _ = a.try("GET", maps+"?resourceVersion=0", "", patience)
 		_, _, _ = a.try("PATCH", maps+"/o07", `{"data":{"again":"yes"}}`, patience)
 		if a.filled() == before {
@@ -247,7 +247,7 @@ func TestDamagedReplicaIsFilledAnew(t *testing.T) {
 		}
 		return nil
 	})
-	harness.Until(t, "all objects are there", func() error {
+	apilettest.Until(t, "all objects are there", func() error {
 		code, text, err := a.try("GET", maps, "", patience)
 		if code != 200 || len(read(t, text).Items) < 40 {
 			return fmt.Errorf("%d %.200s %v", code, text, err)

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 // Each version serves what the other writes, tells watches of it, and knows the other's tokens; servers are replaced one by one, each on its own
@@ -35,7 +35,7 @@ func TestVersionsShareAnEtcd(t *testing.T) {
 	}
 	for round, s := range servers {
 		s.ends(t, 0, syscall.SIGTERM)
-		s.Path = harness.Apilet(t)
+		s.Path = apilettest.Program(t)
 		s.Launch()
 		s.ready()
 		for i, writes := range servers {
@@ -55,7 +55,7 @@ func TestVersionsShareAnEtcd(t *testing.T) {
 	back.ends(t, 0, syscall.SIGTERM)
 	back.Path = before
 	back.Launch()
-	harness.Until(t, "the older version starts on its replica's file, or says why not", func() error {
+	apilettest.Until(t, "the older version starts on its replica's file, or says why not", func() error {
 		select {
 		case <-back.Process().Done:
 			return nil

@@ -1,3 +1,7 @@
 module apilet-harness
 
 go 1.26.0
+
+require apilet/apilettest v0.0.0
+
+replace apilet/apilettest => ../../apilettest

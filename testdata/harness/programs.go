@@ -1,9 +1,8 @@
 package harness
 
-// This file finds and builds the programs that the tests start.
+// This file finds or builds etcd.
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,93 +11,82 @@ import (
 	"testing"
 )
 
-// programs are the programs that this test binary has built.
-var programs struct {
-	mu   sync.Mutex // guards dir and built; held while a program is built
-	dir  string
-	done map[string]error // by environment variable
+// etcdModule is the folder of the module that chooses etcd's version, relative to the root of the
+// repository.
+const etcdModule = "testdata/etcd"
+
+// etcd is the program that this test binary has built.
+var etcd struct {
+	mu   sync.Mutex // guards the other fields; held during a build
+	dir  string     // parent folder of path, or empty
+	path string
+	err  error
 }
 
-// Main runs the tests and removes the programs that were built for them. It returns the exit code.
+// Main runs the tests and removes the program if one was built. It returns the exit code.
 func Main(m *testing.M) int {
 	defer func() {
-		if programs.dir != "" {
-			os.RemoveAll(programs.dir)
+		if etcd.dir != "" {
+			os.RemoveAll(etcd.dir)
 		}
 	}()
 	return m.Run()
 }
 
-// Apilet returns the path of apilet: the environment variable APILET, or a program built from this repository.
-func Apilet(t testing.TB) string {
-	t.Helper()
-	return program(t, "APILET", ".", ".")
-}
-
-// EtcdProgram returns the path of etcd: the environment variable ETCD, or a program built from its module.
+// EtcdProgram returns the path of etcd: the environment variable ETCD, or a program that it builds
+// once per test binary.
 func EtcdProgram(t testing.TB) string {
 	t.Helper()
-	return program(t, "ETCD", "testdata/etcd", "go.etcd.io/etcd/server/v3")
-}
-
-// program returns the path that an environment variable names. If it is not set, program builds the package once per test binary.
-func program(t testing.TB, env, folder, pkg string) string {
-	t.Helper()
-	if path := os.Getenv(env); path != "" {
+	if path := os.Getenv("ETCD"); path != "" {
 		path, err := filepath.Abs(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return path
 	}
-	programs.mu.Lock()
-	defer programs.mu.Unlock()
-	if programs.done == nil {
+	etcd.mu.Lock()
+	defer etcd.mu.Unlock()
+	if etcd.dir == "" {
 		dir, err := os.MkdirTemp("", "apilet-harness-")
 		if err != nil {
 			t.Fatal(err)
 		}
-		programs.dir, programs.done = dir, map[string]error{}
+		etcd.dir, etcd.path = dir, filepath.Join(dir, "etcd")
+		etcd.err = buildEtcd(etcd.path)
 	}
-	path := filepath.Join(programs.dir, env)
-	err, built := programs.done[env]
-	if !built {
-		err = build(path, folder, pkg)
-		programs.done[env] = err
+	if etcd.err != nil {
+		t.Fatal(etcd.err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return etcd.path
 }
 
-func build(path, folder, pkg string) error {
-	root, err := repository()
+func buildEtcd(path string) error {
+	folder, err := findAbove(etcdModule)
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command("go", "build", "-o", path, pkg)
-	cmd.Dir = filepath.Join(root, folder)
+	cmd := exec.Command("go", "build", "-o", path, "go.etcd.io/etcd/server/v3")
+	cmd.Dir = folder
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
+		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return nil
 }
 
-// repository returns the folder of apilet's module, which contains the working directory of each test.
-func repository() (string, error) {
+// findAbove returns a folder of the repository, which contains the working directory of each test.
+func findAbove(folder string) (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for {
-		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-		if err == nil && bytes.HasPrefix(text, []byte("module apilet\n")) {
-			return dir, nil
+		path := filepath.Join(dir, folder)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", fmt.Errorf("no folder above has apilet's go.mod")
+			return "", fmt.Errorf("no folder above has %s", folder)
 		}
 		dir = parent
 	}

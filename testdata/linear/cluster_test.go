@@ -22,6 +22,7 @@ import (
 
 	"apilet-harness"
 	"apilet-harness/proxy"
+	"apilet/apilettest"
 )
 
 const (
@@ -30,7 +31,7 @@ const (
 )
 
 // startMembers starts etcd. Each member is reached by the others through a proxy.
-func startMembers(t *testing.T) (all []*harness.Server, urls string, between []*proxy.Proxy) {
+func startMembers(t *testing.T) (all []*apilettest.Server, urls string, between []*proxy.Proxy) {
 	t.Helper()
 	etcd := harness.StartEtcd(t, harness.EtcdOptions{Members: members, Flags: []string{"--heartbeat-interval", "50", "--election-timeout", "500"},
 		Advertise: func(listening []string) []string {
@@ -50,7 +51,7 @@ func TestHistoriesOfSeveralServersAreLinearizable(t *testing.T) {
 		}
 	}
 	etcd, urls, between := startMembers(t)
-	var all []*harness.Server
+	var all []*apilettest.Server
 	var ways [][]*proxy.Proxy
 	for range 3 {
 		own, behind := waysTo(t, urls)
@@ -83,21 +84,21 @@ func waysTo(t *testing.T, urls string) (ways []*proxy.Proxy, behind string) {
 }
 
 // open are the servers that requests go to.
-func (r *round) open() []*harness.Server {
+func (r *round) open() []*apilettest.Server {
 	if r.moving != nil {
-		return []*harness.Server{r.moving.current.Load()}
+		return []*apilettest.Server{r.moving.current.Load()}
 	}
-	return slices.Concat(r.more, []*harness.Server{r.s})
+	return slices.Concat(r.more, []*apilettest.Server{r.s})
 }
 
 // anyServer is the present life of one of these.
-func (r *round) anyServer() *harness.Process {
+func (r *round) anyServer() *apilettest.Process {
 	all := r.open()
 	return all[rand.IntN(len(all))].Process()
 }
 
 // witness is the server whose watches are to tell everything.
-func (r *round) witness() *harness.Process {
+func (r *round) witness() *apilettest.Process {
 	if r.moving != nil {
 		return r.s.Process()
 	}
@@ -129,7 +130,7 @@ func (r *round) disturb(over <-chan struct{}) (n int) {
 			}
 			continue
 		}
-		s := slices.Concat(r.more, []*harness.Server{r.s})[rand.IntN(len(r.more)+1)]
+		s := slices.Concat(r.more, []*apilettest.Server{r.s})[rand.IntN(len(r.more)+1)]
 		s.Terminate([]syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGTERM}[rand.IntN(3)])
 		if err := s.Run(); err != nil {
 			r.t.Error(err)

@@ -29,6 +29,7 @@ import (
 
 	"apilet-harness"
 	"apilet-harness/proxy"
+	"apilet/apilettest"
 )
 
 const (
@@ -41,10 +42,10 @@ const (
 )
 
 // startApilet starts a server that keeps its objects, or its replica, in a file and compacts its history every 20 seconds.
-func startApilet(t *testing.T, flags ...string) *harness.Server {
+func startApilet(t *testing.T, flags ...string) *apilettest.Server {
 	t.Helper()
-	return harness.Start(t, harness.Data(filepath.Join(t.TempDir(), "data")),
-		harness.Flags(append([]string{"--compaction-interval", "20s"}, flags...)...))
+	return apilettest.Start(t, apilettest.Data(filepath.Join(t.TempDir(), "data")),
+		apilettest.Flags(append([]string{"--compaction-interval", "20s"}, flags...)...))
 }
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
@@ -71,12 +72,12 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 // A round is a namespace, and what happened in it.
 type round struct {
 	t       *testing.T
-	s       *harness.Server
-	more    []*harness.Server // on the same members
-	moving  *moves            // nil: requests go to all servers
-	members []*harness.Server // nil: the server is alone
-	ways    [][]*proxy.Proxy  // of each server, to each member
-	between []*proxy.Proxy    // before each member, for the others
+	s       *apilettest.Server
+	more    []*apilettest.Server // on the same members
+	moving  *moves               // nil: requests go to all servers
+	members []*apilettest.Server // nil: the server is alone
+	ways    [][]*proxy.Proxy     // of each server, to each member
+	between []*proxy.Proxy       // before each member, for the others
 	name    string
 	begin   time.Time
 
@@ -329,7 +330,7 @@ func (r *round) request(client int, in input) (out output, ok bool) {
 }
 
 // died waits for the end of a life that has failed a client, and for the next.
-func (r *round) died(present *harness.Process) bool {
+func (r *round) died(present *apilettest.Process) bool {
 	select {
 	case <-present.Done:
 	case <-time.After(patience):
@@ -343,7 +344,7 @@ func (r *round) died(present *harness.Process) bool {
 	return true
 }
 
-func (r *round) try(present *harness.Process, in input) (code int, body []byte, err error) {
+func (r *round) try(present *apilettest.Process, in input) (code int, body []byte, err error) {
 	const asJSON, asMerge = "application/json", "application/merge-patch+json"
 	switch in.verb {
 	case create:
@@ -363,7 +364,7 @@ func (r *round) try(present *harness.Process, in input) (code int, body []byte, 
 var client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * clients, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 
 // ask is a request without a limit of its time.
-func ask(present *harness.Process, path string) (*http.Response, error) {
+func ask(present *apilettest.Process, path string) (*http.Response, error) {
 	request, err := http.NewRequest("GET", present.URL()+path, nil)
 	if err != nil {
 		return nil, err
@@ -379,7 +380,7 @@ func authorize(r *http.Request) {
 	}
 }
 
-func exchange(present *harness.Process, method, path, body, contentType string) (int, []byte, error) {
+func exchange(present *apilettest.Process, method, path, body, contentType string) (int, []byte, error) {
 	request, err := http.NewRequest(method, present.URL()+path, strings.NewReader(body))
 	if err != nil {
 		return 0, nil, err

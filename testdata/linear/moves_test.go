@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"apilet-harness"
+	"apilet/apilettest"
 )
 
 const (
@@ -33,9 +34,9 @@ const (
 // moves are what happens to the servers of a round.
 type moves struct {
 	r       *round
-	servers [2]*harness.Server
-	current atomic.Pointer[harness.Server] // where requests go
-	until   sync.WaitGroup                 // the followers have come to the round's end
+	servers [2]*apilettest.Server
+	current atomic.Pointer[apilettest.Server] // where requests go
+	until   sync.WaitGroup                    // the followers have come to the round's end
 
 	mu       sync.Mutex // guards what follows
 	segments []segment
@@ -61,7 +62,7 @@ func TestHistoriesAcrossMovesAreLinearizable(t *testing.T) {
 		}
 	}
 	etcd, urls, _ := startMembers(t)
-	m := &moves{servers: [2]*harness.Server{startApilet(t, "--etcd-servers", urls), harness.Kubernetes(t, urls)}}
+	m := &moves{servers: [2]*apilettest.Server{startApilet(t, "--etcd-servers", urls), harness.Kubernetes(t, urls)}}
 	m.current.Store(m.servers[0])
 	witness := startApilet(t, "--etcd-servers", urls)
 	moved := 0

@@ -3,7 +3,6 @@ module apilet-release
 go 1.26.4
 
 require (
-	apilet-harness v0.0.0
 	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/blakesmith/ar v0.0.0-20190502131153-809d4375e1fb
 	github.com/google/go-containerregistry v0.22.1
@@ -13,6 +12,7 @@ require (
 )
 
 require (
+	apilet/apilettest v0.0.0
 	dario.cat/mergo v1.0.2 // indirect
 	github.com/AlekSi/pointer v1.2.0 // indirect
 	github.com/Masterminds/goutils v1.1.1 // indirect
@@ -57,4 +57,4 @@ require (
 	gopkg.in/warnings.v0 v0.1.2 // indirect
 )
 
-replace apilet-harness => ../harness
+replace apilet/apilettest => ../../apilettest

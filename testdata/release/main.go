@@ -5,14 +5,16 @@
 //	clone of the commit ─▶ go build, for each target and flavour ─┬─▶ archives ────────────┐
 //	                       go list ─▶ licences ───────────────────┤   SBOMs                │
 //	                       apilet help ─▶ man pages, completions ─┼─▶ Debian's packages ───┼─▶ SHA256SUMS
-//	                                                              └─▶ image for containers ┘
+//	                                                              ├─▶ image for containers ┤
+//	                                                              └─▶ install script ──────┘
 //
 // The clone has what is committed and nothing else, so that the Go command writes the tag and the commit's date into each program; this date is the
 // time of everything that has one. Nothing comes from the machine but Go itself, whose version the program and the SBOMs tell, and no service is asked but
 // the module proxy.
 //
 // This file has the order of steps. source.go makes the clone, build.go the programs; licences.go, sbom.go and manual.go find out what goes along;
-// archive.go, image.go and debian.go pack.
+// archive.go, image.go and debian.go pack; installer.go
+// writes the install script.
 package main
 
 import (
@@ -34,6 +36,7 @@ type options struct {
 	targets    []target // platforms
 	flavours   []flavour
 	maintainer string // of the packages
+	url        string // from which install.sh downloads; empty means that its user says so
 	log        io.Writer
 }
 
@@ -59,6 +62,7 @@ func main() {
 	targets := flag.String("targets", allTargets, "comma-separated `platforms`")
 	flavours := flag.String("flavours", "full,noetcd", "comma-separated `list`")
 	flag.StringVar(&o.maintainer, "maintainer", "the owner of apilet <apilet@localhost>", "`name` and address in the Debian packages")
+	flag.StringVar(&o.url, "url", "", "the `URL` under which the release will be published; install.sh downloads from there")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -123,6 +127,7 @@ func makeRelease(ctx context.Context, o options) error {
 		{"archives", r.writeArchives},
 		{"Debian packages", r.writePackages},
 		{"image", r.writeImage},
+		{"install script", r.writeInstaller},
 		{"checksums", r.writeSums},
 	} {
 		begun := time.Now()

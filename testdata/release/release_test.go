@@ -38,7 +38,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
-	"apilet-harness"
+	"apilet/apilettest"
 )
 
 const tag = "v0.9.0-test.1"
@@ -55,6 +55,8 @@ func TestRelease(t *testing.T) {
 	t.Run("twice the same bytes", func(t *testing.T) { wantSame(t, first, second) })
 	t.Run("checksums", func(t *testing.T) { wantSums(t, first) })
 
+	t.Run("install script", func(t *testing.T) { wantInstalls(t, repo, first) })
+
 	title := "apilet-" + tag + "-linux-" + runtime.GOARCH
 	unpacked := unpack(t, filepath.Join(first, title+".tar.gz"), cmp.Or(os.Getenv("APILET_RELEASED"), t.TempDir()))
 	folder := filepath.Join(unpacked, title)
@@ -63,7 +65,7 @@ func TestRelease(t *testing.T) {
 	t.Run("version", func(t *testing.T) { wantVersion(t, repo, program) })
 	t.Run("serves", func(t *testing.T) {
 		dir := t.TempDir()
-		s := harness.New(t, program, "--listen", "127.0.0.1:0", "--data", dir+"/a.db", "--cert-dir", dir+"/certs", "--kubeconfig", dir+"/kubeconfig")
+		s := apilettest.New(t, program, "--listen", "127.0.0.1:0", "--data", dir+"/a.db", "--cert-dir", dir+"/certs", "--kubeconfig", dir+"/kubeconfig")
 		s.KubeconfigFile = dir + "/kubeconfig"
 		wantServes(t, s)
 	})
@@ -137,8 +139,8 @@ func made(t *testing.T, o options) {
 
 func wantSame(t *testing.T, a, b string) {
 	files, others := names(t, a), names(t, b)
-	if !slices.Equal(files, others) || len(files) != 8 {
-		t.Fatalf("%q and %q, want twice the same eight", files, others)
+	if !slices.Equal(files, others) || len(files) != 9 {
+		t.Fatalf("%q and %q, want twice the same nine", files, others)
 	}
 	for _, name := range files {
 		if read(t, filepath.Join(a, name)) != read(t, filepath.Join(b, name)) {
@@ -237,7 +239,7 @@ func wantVersion(t *testing.T, repo, program string) {
 }
 
 // wantServes starts a server, has it store an object, and stops it.
-func wantServes(t *testing.T, s *harness.Server) {
+func wantServes(t *testing.T, s *apilettest.Server) {
 	t.Helper()
 	must(t, s.Run())
 	defer func() {
@@ -413,7 +415,7 @@ func wantContainerServes(t *testing.T, c v1.Config, root string) {
 		t.Fatalf("it runs %q", args)
 	}
 	args[listen] = "--listen=127.0.0.1:0"
-	s := harness.New(t, args[0], args[1:]...)
+	s := apilettest.New(t, args[0], args[1:]...)
 	s.KubeconfigFile = filepath.Join(root, "var/lib/apilet/admin.kubeconfig")
 	if attr := confined(root, nobody); attr != nil {
 		s.Dir, s.Env, s.Attr = c.WorkingDir, c.Env, attr
@@ -512,7 +514,7 @@ func wantFlags(t *testing.T, root string) {
 		must(t, os.MkdirAll(filepath.Join(root, folder), 0o700))
 	}
 	flags := strings.NewReplacer("127.0.0.1:6443", "127.0.0.1:0", " /var/", " "+root+"/var/").Replace(found[1])
-	s := harness.New(t, filepath.Join(root, "usr/bin/apilet"), strings.Fields(flags)...)
+	s := apilettest.New(t, filepath.Join(root, "usr/bin/apilet"), strings.Fields(flags)...)
 	s.KubeconfigFile = filepath.Join(root, "var/lib/apilet/admin.kubeconfig")
 	wantServes(t, s)
 	if _, err := os.Stat(filepath.Join(root, "var/log/apilet/audit.log")); err != nil {

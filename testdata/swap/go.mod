@@ -12,6 +12,7 @@ require (
 )
 
 require (
+	apilet/apilettest v0.0.0
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
@@ -57,3 +58,5 @@ require (
 )
 
 replace apilet-harness => ../harness
+
+replace apilet/apilettest => ../../apilettest

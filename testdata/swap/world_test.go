@@ -31,6 +31,7 @@ import (
 
 	"apilet-harness"
 	"apilet-harness/proxy"
+	"apilet/apilettest"
 )
 
 const (
@@ -43,7 +44,7 @@ const (
 // A side is one of the two servers.
 type side struct {
 	name, addr string
-	server     *harness.Server
+	server     *apilettest.Server
 }
 
 // A world is the cluster.
@@ -72,7 +73,7 @@ func newWorld(t *testing.T) *world {
 	w.save("tokens", token+`,admin,1,"system:masters"`+"\n")
 	w.save("encryption", encryption)
 	w.startEtcd()
-	port := harness.FreePort(t)
+	port := apilettest.FreePort(t)
 	flags := []string{"--etcd-servers", w.etcd, "--tls-cert-file", w.path("server.crt"), "--tls-private-key-file", w.path("server.key"),
 		"--client-ca-file", w.path("ca.crt"), "--token-auth-file", w.path("tokens"), "--authorization-mode", "Node,RBAC",
 		"--service-cluster-ip-range", "10.96.0.0/24", "--service-account-issuer", "https://swap", "--service-account-key-file", w.path("sa.key"),
@@ -95,18 +96,18 @@ func newWorld(t *testing.T) *world {
 func (w *world) kube(host, advertised string, port int, flags []string) *side {
 	at := fmt.Sprint(host, ":", port)
 	return &side{"kube-apiserver", at, w.start(at, os.Getenv("KUBE_APISERVER"), append([]string{"--bind-address", host, "--secure-port", fmt.Sprint(port),
-		"--permit-port-sharing", "--advertise-address", advertised, "--cert-dir", w.dir}, flags...))}
+		"--advertise-address", advertised, "--cert-dir", w.dir}, flags...))}
 }
 
 func (w *world) apilet(host, advertised string, port int, flags []string) *side {
 	at := fmt.Sprint(host, ":", port)
-	return &side{"apilet", at, w.start(at, harness.Apilet(w.t), append([]string{"--data", w.path("replica"), "--listen", at, "--advertise-address", advertised,
+	return &side{"apilet", at, w.start(at, apilettest.Program(w.t), append([]string{"--data", w.path("replica"), "--listen", at, "--advertise-address", advertised,
 		"--controllers=false"}, flags...))}
 }
 
 // start starts an API server that listens on addr.
-func (w *world) start(addr, program string, args []string) *harness.Server {
-	s := harness.New(w.t, program, args...)
+func (w *world) start(addr, program string, args []string) *apilettest.Server {
+	s := apilettest.New(w.t, program, args...)
 	s.Ready = harness.Readyz("https://" + addr)
 	if err := s.Run(); err != nil {
 		w.t.Fatal(err)
@@ -134,7 +135,7 @@ func (w *world) save(name, text string) string {
 
 func (w *world) startEtcd() {
 	w.etcd = harness.StartEtcd(w.t, harness.EtcdOptions{}).URLs[0]
-	harness.Until(w.t, "etcd is ready", func() error {
+	apilettest.Until(w.t, "etcd is ready", func() error {
 		_, err := harness.Readyz(w.etcd)()
 		return err
 	})
@@ -167,12 +168,12 @@ func (w *world) kubeconfig() string {
 // A program runs as long as the test.
 type program struct {
 	name string
-	*harness.Server
+	*apilettest.Server
 }
 
 // run starts a program that must not exit before the test ends.
 func (w *world) run(name, binary string, args ...string) *program {
-	p := &program{name, harness.New(w.t, binary, args...)}
+	p := &program{name, apilettest.New(w.t, binary, args...)}
 	p.Env = append(os.Environ(), "HOME="+w.dir)
 	if folder := os.Getenv("LOGS"); folder != "" {
 		w.t.Cleanup(func() {

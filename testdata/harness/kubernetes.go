@@ -1,8 +1,16 @@
-//go:build unix
-
+// Package harness starts etcd and kube-apiserver for tests. Package apilettest starts apilet.
+//
+//	func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+//
+//	func test(t *testing.T) {
+//		cluster := harness.StartEtcd(t, harness.EtcdOptions{Members: 3})
+//		kube := harness.Kubernetes(t, cluster.URLs[0])
+//		...
+//	}
+//
+// The ports of these programs must be known in advance, so each port is reserved before the program
+// starts.
 package harness
-
-// This file starts etcd and kube-apiserver. Their ports must be known before they start, so a port is held for each.
 
 import (
 	"crypto/rand"
@@ -18,22 +26,13 @@ import (
 	"strings"
 	"testing"
 	"time"
-)
 
-// FreePort holds a port for the test and returns its number. Only programs that share ports can listen there.
-func FreePort(t testing.TB) int {
-	t.Helper()
-	port, err := HoldPort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = port.Close() })
-	return port.Number
-}
+	"apilet/apilettest"
+)
 
 // An Etcd is a cluster of etcd.
 type Etcd struct {
-	Members []*Server
+	Members []*apilettest.Server
 	URLs    []string // of the clients
 }
 
@@ -41,7 +40,8 @@ type Etcd struct {
 type EtcdOptions struct {
 	Members int // 0 means 1
 	Flags   []string
-	// Advertise returns the peer URLs that the members advertise, given those that they listen on. nil means the same URLs.
+	// Advertise returns the peer URLs that the members advertise, given those that they listen on.
+	// nil means the same URLs.
 	Advertise func(listening []string) []string
 }
 
@@ -55,8 +55,8 @@ func StartEtcd(t testing.TB, options EtcdOptions) *Etcd {
 	c := &Etcd{}
 	var listening, initial []string
 	for range n {
-		c.URLs = append(c.URLs, fmt.Sprintf("%s://127.0.0.1:%d", scheme, FreePort(t)))
-		listening = append(listening, fmt.Sprintf("http://127.0.0.1:%d", FreePort(t)))
+		c.URLs = append(c.URLs, fmt.Sprintf("%s://127.0.0.1:%d", scheme, apilettest.FreePort(t)))
+		listening = append(listening, fmt.Sprintf("http://127.0.0.1:%d", apilettest.FreePort(t)))
 	}
 	peers := listening
 	if options.Advertise != nil {
@@ -68,9 +68,9 @@ func StartEtcd(t testing.TB, options EtcdOptions) *Etcd {
 	for i := range n {
 		args := []string{"--name", fmt.Sprint("m", i), "--data-dir", filepath.Join(t.TempDir(), "data"), "--listen-client-urls", c.URLs[i],
 			"--advertise-client-urls", c.URLs[i], "--listen-peer-urls", listening[i], "--initial-advertise-peer-urls", peers[i],
-			"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-token", initial[0], "--socket-reuse-port",
+			"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-token", initial[0],
 			"--log-level", "error", "--unsafe-no-fsync"}
-		member := New(t, program, append(args, options.Flags...)...)
+		member := apilettest.New(t, program, append(args, options.Flags...)...)
 		member.Launch()
 		c.Members = append(c.Members, member)
 	}
@@ -80,20 +80,20 @@ func StartEtcd(t testing.TB, options EtcdOptions) *Etcd {
 // Token belongs to a user with all permissions at a server that [Kubernetes] starts.
 const Token = "harness"
 
-// Kubernetes starts the kube-apiserver that KUBE_APISERVER names on etcd, and returns when it is ready. Its port stays the same.
-// It skips the test if the variable is not set.
-func Kubernetes(t testing.TB, etcd string, flags ...string) *Server {
+// Kubernetes starts the kube-apiserver that KUBE_APISERVER names on etcd, and returns when it is
+// ready. Its port stays the same. It skips the test if the variable is not set.
+func Kubernetes(t testing.TB, etcd string, flags ...string) *apilettest.Server {
 	t.Helper()
 	program := os.Getenv("KUBE_APISERVER")
 	if program == "" {
 		t.Skip("KUBE_APISERVER names no kube-apiserver")
 	}
 	dir := t.TempDir()
-	keys, tokens, port := SigningKey(t, dir), filepath.Join(dir, "tokens"), FreePort(t)
+	keys, tokens, port := SigningKey(t, dir), filepath.Join(dir, "tokens"), apilettest.FreePort(t)
 	if err := os.WriteFile(tokens, []byte(Token+`,admin,1,"system:masters"`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := New(t, program, append([]string{"--etcd-servers", etcd, "--secure-port", fmt.Sprint(port), "--bind-address", "127.0.0.1", "--permit-port-sharing",
+	s := apilettest.New(t, program, append([]string{"--etcd-servers", etcd, "--secure-port", fmt.Sprint(port), "--bind-address", "127.0.0.1",
 		"--cert-dir", filepath.Join(dir, "certs"), "--token-auth-file", tokens, "--authorization-mode", "RBAC", "--service-cluster-ip-range", "10.96.0.0/16",
 		"--service-account-issuer", "https://harness", "--service-account-key-file", keys, "--service-account-signing-key-file", keys,
 		"--disable-admission-plugins", "ServiceAccount", "--advertise-address", "10.9.9.9"}, flags...)...)
@@ -119,7 +119,7 @@ func SigningKey(t testing.TB, dir string) (path string) {
 	return path
 }
 
-// Readyz returns a function for the field Ready of a [Server] that requests /readyz.
+// Readyz returns a function for the field Ready of an [apilettest.Server] that requests /readyz.
 func Readyz(url string) func() (string, error) {
 	client := &http.Client{Timeout: 5 * time.Second, // a request to a stopped process gets no answer; the next one may
 		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}

@@ -1,6 +1,6 @@
 //go:build unix
 
-package harness
+package apilettest
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ func (s *Server) Pause() {
 	if runtime.GOOS != "linux" {
 		return
 	}
-	Until(s.t, "the process stands still", func() error { // a thread on another processor runs for a moment longer
+	Until(s.t, "the process stands still", func() error { // threads on other processors stop a moment later
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
 		if _, state, _ := strings.Cut(string(stat), ") "); err == nil && !strings.HasPrefix(state, "T") {
 			return fmt.Errorf("it is in state %.1s", state)

@@ -1,23 +1,6 @@
-// Package harness starts servers for tests: apilet, kube-apiserver, etcd, and the programs that work on them.
-//
-//	func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
-//
-//	func test(t *testing.T) {
-//		s := harness.Start(t, harness.Flags("--max-requests-inflight", "10")) // an empty API server, ready for requests
-//		client := newClient(s.Kubeconfig())
-//		s.Kill()    // SIGKILL, as in a power failure
-//		s.Restart() // the next process, on the same data
-//	}
-//
-// A [Server] has its data as long as the test runs. A [Process] is one process of it. The test's end kills the process.
-// On Linux the kernel also kills it when the test binary dies. A failed test prints the log of its servers, and a panic
-// or a data race in a log fails the test.
-//
-// A server is ready when its own sign of readiness appears. The wait ends early if the process exits or the test's
-// deadline (go test -timeout) is near. No other clock decides a result.
-//
-// The package imports only the standard library, so that it adds nothing to the dependencies of its users.
-package harness
+package apilettest
+
+// This file starts and stops the processes of a server.
 
 import (
 	"bytes"
@@ -36,8 +19,9 @@ import (
 	"time"
 )
 
-// A Server is a program that a test starts, kills and starts again.
-// The exported fields may be changed while no process runs.
+// A Server runs a program and can restart it. [Start] and [Prepare] return a Server for apilet.
+// [New] returns a Server for any other program. The exported fields may be changed while no process
+// runs.
 type Server struct {
 	Path string
 	Args []string
@@ -45,19 +29,23 @@ type Server struct {
 	Env  []string             // nil means the test's environment
 	Attr *syscall.SysProcAttr // nil means the defaults
 
-	// KubeconfigFile is the file that the server writes when it accepts requests. It is empty if the server writes none.
+	// KubeconfigFile is the file that the server writes when it accepts requests. It is empty if
+	// the server writes none.
 	KubeconfigFile string
 
-	// Ready returns the server's URL once it accepts requests, and until then the reason why it does not.
-	// If Ready is nil, a process is ready when it has written KubeconfigFile, or without one, when it has started.
+	// Ready returns the server's URL if the server accepts requests. Otherwise it returns an error
+	// with the reason. If Ready is nil, a process is ready when KubeconfigFile exists. If
+	// KubeconfigFile is empty as well, a process is ready immediately.
 	Ready func() (url string, err error)
 
-	t       testing.TB
-	log     logBuffer
-	current atomic.Pointer[Process]
+	t         testing.TB
+	users     []user
+	manifests []manifest // of the CustomResourceDefinitions that each process gets
+	log       logBuffer
+	current   atomic.Pointer[Process]
 }
 
-// A Process is one process of a Server.
+// A Process is a running or exited process of a Server.
 type Process struct {
 	PID  int
 	Done chan struct{} // closed when the process has exited
@@ -85,14 +73,16 @@ func (b *logBuffer) String() string {
 	return b.text.String()
 }
 
-// New returns a server that has not been started. The end of the test kills its process.
+// New returns a server of any program. It has not been started. The end of the test kills its
+// process.
 func New(t testing.TB, path string, args ...string) *Server {
 	s := &Server{Path: path, Args: args, t: t}
 	t.Cleanup(s.close)
 	return s
 }
 
-// faults matches the log of a program that panicked or has a data race. kube-apiserver recovers from panics and logs them.
+// faults matches the log of a program that panicked or has a data race. kube-apiserver recovers
+// from panics and logs them.
 var faults = regexp.MustCompile(`panic: |panic serving|panicked|[Oo]bserved a panic|fatal error: |goroutine \d+ \[running\]|DATA RACE`)
 
 // close kills the process and checks the log.
@@ -111,8 +101,9 @@ func tail(log string) string { return log[max(0, len(log)-64<<10):] }
 
 // ---- Start ----
 
-// Run starts a process with additional flags and waits until it is ready. Only then does [Server.Process] return it.
-// Run kills a process that does not become ready. The previous process must have exited.
+// Run starts a process with additional flags and waits until it is ready. Only then does
+// [Server.Process] return it. Run kills a process that does not become ready. The previous process
+// must have exited.
 func (s *Server) Run(flags ...string) error {
 	p, err := s.begin(flags)
 	if err != nil {
@@ -127,7 +118,8 @@ func (s *Server) Run(flags ...string) error {
 	return nil
 }
 
-// Restart stops the current process, if one runs, and starts the next one. It returns when the process is ready.
+// Restart stops the current process, if one runs, and starts the next one. It returns when the
+// process is ready.
 func (s *Server) Restart(flags ...string) {
 	s.t.Helper()
 	s.Stop()
@@ -154,8 +146,8 @@ func (s *Server) WaitReady() {
 	}
 }
 
-// begin starts a process. The kernel delivers the parent death signal when the thread that created the process exits,
-// so that thread belongs to the process until it has exited.
+// begin starts a process. The kernel delivers the parent death signal when the thread that created
+// the process exits, so that thread belongs to the process until it has exited.
 func (s *Server) begin(flags []string) (*Process, error) {
 	if s.KubeconfigFile != "" {
 		if err := os.Remove(s.KubeconfigFile); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -185,7 +177,8 @@ func (s *Server) begin(flags []string) (*Process, error) {
 	return p, nil
 }
 
-// await waits until the process is ready. It fails if the process exits or the test's deadline is near.
+// await waits until the process is ready. It fails if the process exits or the test's deadline is
+// near.
 func (s *Server) await(p *Process) error {
 	ctx, cancel := patience(s.t)
 	defer cancel()
@@ -199,16 +192,21 @@ func (s *Server) await(p *Process) error {
 	if err != nil {
 		return fmt.Errorf("%s is not ready: %w; its log:\n%s", s.Path, err, tail(s.Log()))
 	}
+	if len(s.manifests) > 0 {
+		return s.install(ctx, p)
+	}
 	return nil
 }
 
-// ready returns the URL of a server that accepts requests.
+// ready returns the URL of a server that accepts requests. apilet writes the kubeconfig when it
+// does.
 func (s *Server) ready() (url string, err error) {
 	switch {
 	case s.Ready != nil:
 		return s.Ready()
 	case s.KubeconfigFile != "":
-		return urlIn(s.KubeconfigFile)
+		config, err := readKubeconfig(s.KubeconfigFile)
+		return config.server, err
 	}
 	return "", nil
 }
@@ -227,7 +225,7 @@ func (s *Server) Terminate(how os.Signal) {
 	if p == nil {
 		return
 	}
-	if err := p.Signal(how); err != nil { // it has exited, or the system has no such signal
+	if err := p.Signal(how); err != nil { // the process has exited, or the system does not support the signal
 		_ = p.cmd.Process.Kill()
 	}
 	<-p.Done
@@ -258,16 +256,6 @@ func (s *Server) URL() string {
 	return url
 }
 
-// Kubeconfig returns the administrator's kubeconfig, which the server has written.
-func (s *Server) Kubeconfig() []byte {
-	s.t.Helper()
-	text, err := os.ReadFile(s.KubeconfigFile)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return text
-}
-
 // Log returns the output of all processes of the server so far.
 func (s *Server) Log() string { return s.log.String() }
 
@@ -287,15 +275,17 @@ func (p *Process) Running() bool {
 	}
 }
 
-// State returns the state in which the process exited. The caller must have seen that Done is closed.
+// State returns the state in which the process exited. The caller must have seen that Done is
+// closed.
 func (p *Process) State() *os.ProcessState { return p.cmd.ProcessState }
 
 // ---- Waiting ----
 
-// grace is the time before the test's deadline at which waits give up, so that the logs are still printed.
+// grace is subtracted from the test's deadline, which leaves time to print the logs.
 const grace = 10 * time.Second
 
-// patience returns a context that ends with the test, or shortly before its deadline.
+// patience returns a context that is canceled when the test ends, or shortly before the test's
+// deadline.
 func patience(t testing.TB) (context.Context, context.CancelFunc) {
 	if timed, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
 		if deadline, ok := timed.Deadline(); ok {
@@ -305,7 +295,7 @@ func patience(t testing.TB) (context.Context, context.CancelFunc) {
 	return t.Context(), func() {}
 }
 
-// Until waits until check returns nil. It gives up when the test's deadline is near.
+// Until waits until check returns nil. It fails shortly before the test's deadline.
 func Until(t testing.TB, condition string, check func() error) {
 	t.Helper()
 	ctx, cancel := patience(t)
@@ -319,7 +309,7 @@ var errExited = errors.New("the process has exited")
 
 // poll calls check until it returns nil, the context ends or done is closed.
 func poll(ctx context.Context, done <-chan struct{}, check func() error) error {
-	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+	for pause := time.Millisecond; ; pause = min(pause*5/4, 50*time.Millisecond) {
 		err := check()
 		if err == nil {
 			return nil

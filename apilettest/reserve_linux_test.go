@@ -1,4 +1,4 @@
-package harness
+package apilettest
 
 import (
 	"fmt"
@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestReservedPort listens three times on a reserved port. Nobody listens in between, and nobody else gets the port.
+// TestReservedPort listens three times on a reserved port. Nobody listens in between, and nobody
+// else gets the port.
 func TestReservedPort(t *testing.T) {
 	port, err := reservePort()
 	if err != nil {

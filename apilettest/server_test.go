@@ -1,6 +1,7 @@
-package harness
+package apilettest
 
-// The servers of these tests are this test binary itself, with the environment variable fakeServer set.
+// The servers of these tests are this test binary itself, with the environment variable fakeServer
+// set.
 
 import (
 	"bufio"
@@ -17,14 +18,18 @@ import (
 )
 
 const (
-	fakeServer = "HARNESS_FAKE_SERVER" // the file into which the server writes its kubeconfig, or "exit"
-	fakeParent = "HARNESS_FAKE_PARENT" // the test runs as the child of another test
+	fakeServer = "APILETTEST_FAKE_SERVER" // the file into which the server writes its kubeconfig, or "exit"
+	fakeGo     = "APILETTEST_FAKE_GO"     // the go command, which appends a line to this file
+	child      = "APILETTEST_CHILD"       // the test runs as the child of another test
 )
 
 func TestMain(m *testing.M) {
+	if log := os.Getenv(fakeGo); log != "" && filepath.Base(os.Args[0]) == "go" {
+		os.Exit(pretendToBuild(log))
+	}
 	switch file := os.Getenv(fakeServer); file {
 	case "":
-		os.Exit(Main(m))
+		os.Exit(m.Run())
 	case "exit":
 		fmt.Fprintln(os.Stderr, "cannot start")
 		os.Exit(3)
@@ -141,22 +146,9 @@ func TestTheTestsDeadlineEndsTheWait(t *testing.T) {
 	}
 }
 
-func TestPause(t *testing.T) {
-	t.Parallel()
-	s := fake(t)
-	if err := s.Run(); err != nil {
-		t.Fatal(err)
-	}
-	s.Pause()
-	s.Resume()
-	dial(t, s.URL())
-	s.Pause()
-	s.Kill()
-}
-
 // TestServersEndWithTheTestBinary kills a test binary that has started a server.
 func TestServersEndWithTheTestBinary(t *testing.T) {
-	if os.Getenv(fakeParent) != "" {
+	if os.Getenv(child) != "" {
 		s := fake(t)
 		if err := s.Run(); err != nil {
 			t.Fatal(err)
@@ -170,7 +162,7 @@ func TestServersEndWithTheTestBinary(t *testing.T) {
 		t.Skip("only Linux has parent death signals")
 	}
 	parent := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServersEndWithTheTestBinary$", "-test.v")
-	parent.Env = append(os.Environ(), fakeParent+"=1")
+	parent.Env = append(os.Environ(), child+"=1")
 	out, err := parent.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -1,8 +1,9 @@
-package harness
+package apilettest
 
 import "syscall"
 
-// endWithParent returns attr with the request that the kernel kills the process when the test binary dies.
+// endWithParent returns attr with the request that the kernel kills the process when the test
+// binary dies.
 func endWithParent(attr *syscall.SysProcAttr) *syscall.SysProcAttr {
 	own := syscall.SysProcAttr{}
 	if attr != nil {

@@ -1,0 +1,3 @@
+module apilet/apilettest
+
+go 1.24.0
