@@ -13,8 +13,9 @@ import (
 	"apilet/internal/apitest"
 )
 
-// TestCopiesOfARunningReplica: a copy of a replica's file and note, taken in pieces while the replica follows its log, opens to what the log held at its
-// revision, is thrown away, to be filled anew, or is refused.
+// TestCopiesOfARunningReplica copies a replica's file and note in pieces while the replica follows
+// its log. The copy must open to the log's content at its revision, be discarded and filled again,
+// or be rejected.
 func TestCopiesOfARunningReplica(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -79,7 +80,7 @@ func TestCopiesOfARunningReplica(t *testing.T) {
 	}
 }
 
-// readInPieces reads a file, and runs between after each piece.
+// readInPieces reads a file and calls between after each piece.
 func readInPieces(t *testing.T, path string, between func()) (b []byte) {
 	t.Helper()
 	file, err := os.Open(path)

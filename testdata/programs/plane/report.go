@@ -1,6 +1,7 @@
 package main
 
-// This file samples each second of a run, and tells of the runs: a table with a column for each, the seconds as a table, and a picture.
+// This file takes a sample of a run every second, and reports on the runs: a table with a column
+// for each, a table of all seconds, and a picture.
 
 import (
 	"context"
@@ -16,12 +17,12 @@ import (
 	"time"
 )
 
-// A second is a look at everything.
+// A second is a sample.
 type second struct {
-	at     time.Duration // since the run began
+	at     time.Duration // since the start of the run
 	counts counts
-	used   []usage // of the server with its etcd, then of each other program
-	file   int64   // bytes of apilet's data file, 0 without one
+	used   []usage // by the server with its etcd, then by each other program
+	file   int64   // size of apilet's data file; 0 without one
 }
 
 func (r *run) sample(ctx context.Context) {
@@ -96,7 +97,7 @@ func (r *run) part(name string) part {
 	return r.parts[at]
 }
 
-// last is what a program has used in all; the memory is the most that it had.
+// last returns the total resources that a program has used. The memory is the maximum.
 func (r *run) last(program int) string {
 	var most, anon usage
 	for _, s := range r.seconds {
@@ -108,7 +109,8 @@ func (r *run) last(program int) string {
 	return fmt.Sprintf("CPU %.1f s, %.0f MiB at most, disk %.1f MB", most.cpu.Seconds(), float64(anon.anon)/(1<<20), float64(most.written)/1e6)
 }
 
-// drift is the mean of memory, and the file's size, in the first and last minute of the rest.
+// drift returns the mean memory and the file's size in the first and in the last minute of the
+// rest.
 func (r *run) drift() string {
 	end := time.Duration(0) // of the rest
 	for _, p := range r.parts[:len(r.parts)-1] {
@@ -170,7 +172,7 @@ func writeSeconds(path string, runs []*run) error {
 	return w.Error()
 }
 
-// writePicture draws the Pods that run over time, and the processor's time that each server has taken until then.
+// writePicture draws the number of running Pods and each server's processor time over time.
 func writePicture(path string, runs []*run) error {
 	const width, height, left = 720, 200, 60
 	colours := []string{"#1f6feb", "#d1481e", "#2da44e", "#8250df"}
