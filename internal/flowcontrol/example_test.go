@@ -8,7 +8,8 @@ import (
 	"apilet/internal/flowcontrol"
 )
 
-// Dispatch runs a request in the caller's goroutine as soon as it has its seats. Which level that was, the ticket says.
+// Dispatch runs a request in the caller's goroutine as soon as it has its seats. The ticket
+// contains the level.
 func Example() {
 	d := flowcontrol.NewDispatcher(600, time.Minute)
 	objects := flowcontrol.WithMandatory(flowcontrol.SuggestedObjects())
@@ -52,7 +53,7 @@ func ExampleDispatcher_State() {
 	// workload-low 245
 }
 
-// Two servers that disagree about a condition write it six times in a minute each, and no more.
+// Two servers that disagree about a condition write it at most six times per minute each.
 func ExamplePacer() {
 	var p flowcontrol.Pacer
 	now, written := time.Date(2026, time.November, 1, 12, 0, 0, 0, time.UTC), 0
@@ -66,7 +67,7 @@ func ExamplePacer() {
 	// 6 true
 }
 
-// A schema that names a level which is not there gets a condition that says so.
+// A schema that refers to a missing level gets a condition.
 func ExampleDanglingConditions() {
 	objects := flowcontrol.MandatoryObjects()
 	objects.Schemas[0].Spec.PriorityLevelConfiguration.Name = "nowhere"

@@ -174,7 +174,7 @@ func (d *liveDamage) round(i int) {
 	d.st = st
 	up := mustUpkeep(d.t, st)
 	if d.rnd.IntN(2) == 0 {
-		d.writes(20, false) // so that there is no freelist in the file
+		d.writes(20, false) // so that the file has no freelist
 	}
 	d.chart()
 	file, _ := os.OpenFile(path, os.O_RDWR, 0)

@@ -19,7 +19,8 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// These tests copy the data file and the log of a running server, as users do with cp and rsync, and open what they have.
+// These tests copy the data file and the log of a running server, as users do with cp and rsync,
+// and open the copies.
 
 // A lifetime contains the acknowledged states of a store by revision.
 type lifetime struct{ states map[int64]uint64 }

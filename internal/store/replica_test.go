@@ -119,7 +119,7 @@ func followLog(t *testing.T, r *rand.Rand) {
 				t.Fatalf("check: %v, %v", err, rep.Problems)
 			}
 			st = openReplicaStore(t, path, modelReplica("one"))
-		case 2: // what lies between was missed
+		case 2: // the entries in between were missed
 			fill(t, st, log, r)
 			sent = len(log.entries)
 		}

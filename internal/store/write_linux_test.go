@@ -15,8 +15,9 @@ import (
 	"unsafe"
 )
 
-// BenchmarkWriter is what the writer alone costs: batches of changes given to commitBatch, and the processor time of the thread that runs it
-// (µs/commit), which a busy machine disturbs less than the clock. "nosync" writes the same without waiting for the disk.
+// BenchmarkWriter measures the writer alone: it calls commitBatch and reports the processor time of
+// its thread (µs/commit), which depends less on other load than the elapsed time. "nosync" does not
+// wait for the disk.
 func BenchmarkWriter(b *testing.B) {
 	for _, sync := range []bool{true, false} {
 		for _, op := range []ChangeOp{OpCreate, OpUpdate} {
@@ -28,11 +29,12 @@ func BenchmarkWriter(b *testing.B) {
 	}
 }
 
-// benchWriter stands in for the writer of a store in which nobody else writes. Before it begins there are 20,000 objects.
+// benchWriter acts as the writer of a store without other writers. The store starts with 20,000
+// objects.
 func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 	const before = 20_000
 	st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
-	mustWrite(b, st, OpCreate, "//namespaces//first", 0, "") // the log is there from now on
+	mustWrite(b, st, OpCreate, "//namespaces//first", 0, "") // creates the log
 	doSync := st.File.Disk().Sync
 	st.File.Disk().Sync = func() error { return nil }
 	random := rand.New(rand.NewPCG(1, 2))
@@ -93,7 +95,7 @@ func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 	b.ReportMetric(float64(used.Nanoseconds())/1000/float64(b.N), "cpu-µs/commit")
 }
 
-// threadTime is the processor time of the calling thread.
+// threadTime returns the processor time of the calling thread.
 func threadTime() time.Duration {
 	const ofThread = 3 // CLOCK_THREAD_CPUTIME_ID
 	var at syscall.Timespec
@@ -101,8 +103,9 @@ func threadTime() time.Duration {
 	return time.Duration(at.Nano())
 }
 
-// BenchmarkBytesToDisk is what the kernel is given to write to the disk for each acknowledged write of 1 KiB (KB/write): the log, and every page of the data
-// file each time that it was clean before. "random" are names that come in no order, as those of Pods; those of the others follow one another.
+// BenchmarkBytesToDisk measures the bytes that the kernel writes to the disk for each acknowledged
+// write of 1 KiB (KB/write): the log, and each page of the data file that becomes dirty. "random"
+// names have no order, like those of Pods; the others are ascending.
 func BenchmarkBytesToDisk(b *testing.B) {
 	for _, before := range []int{100, 20_000} {
 		for _, names := range []string{"following", "random"} {
@@ -173,7 +176,7 @@ func benchBytes(b *testing.B, op ChangeOp, before, clients int, random bool) {
 	b.ReportMetric(float64(deviceBytes(b, st.File.Path)-device)/1000/float64(b.N), "device-KB/write")
 }
 
-// deviceBytes is what the device below a file has written, for whomever.
+// deviceBytes returns the number of bytes that all processes have written to the device of a file.
 func deviceBytes(b *testing.B, path string) (n int64) {
 	syscall.Sync()
 	var info syscall.Stat_t
@@ -189,7 +192,7 @@ func deviceBytes(b *testing.B, path string) (n int64) {
 	return n * 512
 }
 
-// diskBytes is how much this process has given to the disk.
+// diskBytes returns the number of bytes that this process has written to the disk.
 func diskBytes(b *testing.B) (n int64) {
 	text, err := os.ReadFile("/proc/self/io")
 	if err != nil {
