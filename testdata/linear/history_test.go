@@ -1,8 +1,8 @@
 package linear
 
-// This file makes a history: clients who fight over a few ConfigMaps, while the server is killed and started again, and watches that
-// are to tell of every write. Rounds are short, each in a namespace of its own, since the search for an explanation takes the longer
-// the more there is to explain.
+// This file generates a history: clients compete for a few ConfigMaps while the server is killed
+// and restarted, and watches must receive every write. Rounds are short and use separate
+// namespaces, because the check takes longer for longer histories.
 
 import (
 	"bufio"
@@ -36,12 +36,15 @@ const (
 	clients     = 6
 	watchers    = 3
 	roundLength = 8 * time.Second
-	patience    = 90 * time.Second // for a request that is served immediately on an idle machine
-	searchTime  = 4 * time.Minute  // it takes milliseconds
-	lastKey     = keys             // of the object that tells the watchers that a round is over
+	// for a request that an idle machine serves immediately
+	patience   = 90 * time.Second
+	searchTime = 4 * time.Minute // it usually takes milliseconds
+	// key of the object that marks the end of a round for the watchers
+	lastKey = keys
 )
 
-// startApilet starts a server that keeps its objects, or its replica, in a file and compacts its history every 20 seconds.
+// startApilet starts a server that keeps its objects, or its replica, in a file and compacts its
+// history every 20 seconds.
 func startApilet(t *testing.T, flags ...string) *apilettest.Server {
 	t.Helper()
 	return apilettest.Start(t, apilettest.Data(filepath.Join(t.TempDir(), "data")),
@@ -69,19 +72,19 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 	}
 }
 
-// A round is a namespace, and what happened in it.
+// A round is a namespace and its history.
 type round struct {
 	t       *testing.T
 	s       *apilettest.Server
-	more    []*apilettest.Server // on the same members
+	more    []*apilettest.Server // using the same members
 	moving  *moves               // nil: requests go to all servers
-	members []*apilettest.Server // nil: the server is alone
-	ways    [][]*proxy.Proxy     // of each server, to each member
-	between []*proxy.Proxy       // before each member, for the others
+	members []*apilettest.Server // nil: the server has no etcd
+	ways    [][]*proxy.Proxy     // from each server to each member
+	between []*proxy.Proxy       // in front of each member, for the other members
 	name    string
 	begin   time.Time
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	history []porcupine.Operation
 	lost    int
 }
@@ -163,26 +166,28 @@ func (r *round) length() time.Duration {
 	return roundLength
 }
 
-// insist creates what a round cannot do without.
+// insist creates an object that the round requires.
 func (r *round) insist(path, body string) {
 	var code int
 	var answer []byte
 	var err error
 	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(10 * time.Millisecond) {
 		code, answer, err = r.send("POST", path, body, "application/json")
-		if err == nil && (code == 201 || code == 409 && r.members != nil) { // a try before may have been carried out
+		// an earlier attempt may have succeeded
+		if err == nil && (code == 201 || code == 409 && r.members != nil) {
 			return
 		}
 	}
 	r.t.Fatal(code, string(answer), err)
 }
 
-// settle finds the lost answers in what a watch told. Every write has a value of its own, so it was carried out at the revision that it is told
-// with, or, when it is not told until the round's last object, before which all clients had ended, never. Whoever read what is not told there
-// finds no explanation. Deletions stay open: they have no value. (Each lost answer doubles the search: with thirty open ones it took seconds, and
-// now and then minutes.)
+// settle resolves lost responses with the events of a watch. Every write has a unique value. It was
+// executed at the revision of its event. If there is no event before the round's last object, which
+// was created after all clients had ended, it was never executed. A read of such a value makes the
+// history invalid. Deletions remain open, because they have no value. (Each lost response doubles
+// the search: with thirty open ones it took seconds and occasionally minutes.)
 func settle(history []porcupine.Operation, story []event) (settled []porcupine.Operation) {
-	told := map[string]event{} // by what it made of p, which all writes set
+	told := map[string]event{} // by the value of p, which all writes set
 	for _, ev := range story {
 		if ev.kind != "DELETED" {
 			told[ev.p] = ev
@@ -206,7 +211,7 @@ func settle(history []porcupine.Operation, story []event) (settled []porcupine.O
 	return settled
 }
 
-// show writes a history that was refused to a file that a browser can show.
+// show writes an invalid history to a file that a browser can display.
 func (r *round) show(history []porcupine.Operation) {
 	_, info := porcupine.CheckOperationsVerbose(model(), history, searchTime)
 	file, err := os.CreateTemp("", "linear-*.html")
@@ -216,7 +221,7 @@ func (r *round) show(history []porcupine.Operation) {
 	r.t.Log("see", file.Name(), err)
 }
 
-// restarts ends the server, and starts it, until the round is over. Two of three ends are crashes.
+// restarts stops and starts the server until the round is over. Two of three stops are crashes.
 func (r *round) restarts(over <-chan struct{}) (n int) {
 	for {
 		select {
@@ -238,7 +243,7 @@ func (r *round) restarts(over <-chan struct{}) (n int) {
 
 // ---- Clients ----
 
-// An object is a ConfigMap as far as it matters.
+// An object contains the relevant fields of a ConfigMap.
 type object struct {
 	Metadata struct{ Name, ResourceVersion string }
 	Data     struct{ V, P string }
@@ -266,7 +271,7 @@ func (r *round) body(key int, v, p string, at int64) string {
 
 // fight sends random requests until the round is over.
 func (r *round) fight(client int, over <-chan struct{}) {
-	var seen [keys]int64 // resourceVersions; others write meanwhile
+	var seen [keys]int64 // resourceVersions, which other clients change
 	for n := 0; ; n++ {
 		select {
 		case <-over:
@@ -295,7 +300,8 @@ func (r *round) fight(client int, over <-chan struct{}) {
 	}
 }
 
-// request makes one, and notes it. A read without an answer, and what could not be sent, says nothing.
+// request sends a request and records it. Reads without a response and requests that could not be
+// sent are ignored.
 func (r *round) request(client int, in input) (out output, ok bool) {
 	present := r.anyServer()
 	op := porcupine.Operation{ClientId: client, Input: in, Call: time.Since(r.begin).Nanoseconds()}
@@ -305,7 +311,7 @@ func (r *round) request(client int, in input) (out output, ok bool) {
 	switch {
 	case err == nil && code >= 500 && r.members != nil && (in.verb == get || in.verb == list):
 		return out, false
-	case err == nil && code >= 500 && r.members != nil: // it may have happened
+	case err == nil && code >= 500 && r.members != nil: // it may have been executed
 	case err == nil:
 		if out, err = answerOf(in, code, body); err != nil {
 			r.t.Errorf("%s o%d: %v", in.verb, in.key, err)
@@ -317,7 +323,8 @@ func (r *round) request(client int, in input) (out output, ok bool) {
 	case in.verb == get || in.verb == list || errors.As(err, &unsent) && unsent.Op == "dial":
 		return out, false
 	default:
-		op.Return = max(op.Call+1, present.End.Sub(r.begin).Nanoseconds()) // what it has not done by then it never will
+		// it cannot be executed later
+		op.Return = max(op.Call+1, present.End.Sub(r.begin).Nanoseconds())
 	}
 	op.Output = out
 	r.mu.Lock()
@@ -329,7 +336,8 @@ func (r *round) request(client int, in input) (out output, ok bool) {
 	return out, true
 }
 
-// died waits for the end of a life that has failed a client, and for the next.
+// died waits until the server process that failed the client has ended and the next one has
+// started.
 func (r *round) died(present *apilettest.Process) bool {
 	select {
 	case <-present.Done:
@@ -363,7 +371,7 @@ func (r *round) try(present *apilettest.Process, in input) (code int, body []byt
 
 var client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * clients, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 
-// ask is a request without a limit of its time.
+// ask sends a request without a time limit.
 func ask(present *apilettest.Process, path string) (*http.Response, error) {
 	request, err := http.NewRequest("GET", present.URL()+path, nil)
 	if err != nil {
@@ -373,7 +381,7 @@ func ask(present *apilettest.Process, path string) (*http.Response, error) {
 	return client.Transport.RoundTrip(request)
 }
 
-// authorize says who asks: a kube-apiserver wants to know.
+// authorize adds a token, which a kube-apiserver requires.
 func authorize(r *http.Request) {
 	if r.URL.Scheme == "https" {
 		r.Header.Set("Authorization", "Bearer "+harness.Token)
@@ -396,12 +404,12 @@ func exchange(present *apilettest.Process, method, path, body, contentType strin
 	return response.StatusCode, answer, err
 }
 
-// send is for requests between the fights.
+// send sends a request outside of the fights.
 func (r *round) send(method, path, body, contentType string) (int, []byte, error) {
 	return exchange(r.s.Process(), method, path, body, contentType)
 }
 
-// answerOf reads an answer. Codes that no state explains are left to the model.
+// answerOf parses a response. Unexpected status codes are left to the model.
 func answerOf(in input, code int, body []byte) (out output, err error) {
 	out.code = code
 	switch {
@@ -425,7 +433,7 @@ func answerOf(in input, code int, body []byte) (out output, err error) {
 	return out, err
 }
 
-// An objectList is a list as far as it matters.
+// An objectList contains the relevant fields of a list.
 type objectList struct {
 	object
 	Items []object
@@ -453,7 +461,7 @@ func (r *round) listRev() int64 {
 
 // ---- Watches ----
 
-// An event is what a watch tells.
+// An event is an event of a watch.
 type event struct {
 	kind string
 	key  int
@@ -468,7 +476,8 @@ func (r *round) watch(since int64) (story []event) {
 		if err != nil {
 			continue
 		}
-		if code := response.StatusCode; code == 429 || code >= 500 && r.members != nil { // 429: the server is stopping
+		// 429: the server is stopping
+		if code := response.StatusCode; code == 429 || code >= 500 && r.members != nil {
 			response.Body.Close()
 			continue
 		}
@@ -501,7 +510,8 @@ func (r *round) watch(since int64) (story []event) {
 
 var (
 	errRefused = errors.New("the watch is refused")
-	errBehind  = errors.New("the revision has not come to this server yet") // of several, within the seconds that it waits
+	// from one of several servers, after it has waited
+	errBehind  = errors.New("the revision has not come to this server yet")
 	errExpired = errors.New("the revision is too old")
 )
 
@@ -529,8 +539,8 @@ func eventOf(line []byte) (ev event, err error) {
 	return event{frame.Type, o.key(), o.rev(), o.Data.V, o.Data.P}, nil
 }
 
-// judge holds what a watch told against the answers: each write that was acknowledged is told once, in the order of revisions, and
-// nothing is told that nobody wrote.
+// judge compares the events with the responses: each acknowledged write must have one event, in the
+// order of revisions, and each event must belong to a write.
 func judge(story []event, history []porcupine.Operation) (problems []string) {
 	told := map[int64]event{}
 	cells := [keys]cell{}
@@ -609,7 +619,7 @@ func TestLostAnswersAreFoundInTheStory(t *testing.T) {
 	}
 }
 
-// TestStoriesWithGapsAreRefused: the judge must be able to say no.
+// TestStoriesWithGapsAreRefused checks that judge detects errors.
 func TestStoriesWithGapsAreRefused(t *testing.T) {
 	wrote := func(v verb, value string, code int, c cell) porcupine.Operation {
 		return porcupine.Operation{Input: input{verb: v, value: value}, Output: output{code: code, rev: c.rev, cell: c}}

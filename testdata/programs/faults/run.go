@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// maxRun is passed to the tests as -test.timeout. A fault that makes them hang is killed when it ends.
+// maxRun is the value of -test.timeout. A fault that makes the tests hang is killed by it.
 const maxRun = 10 * time.Minute
 
 // A runner builds and runs the tests.
@@ -68,10 +68,11 @@ func (r *runner) packages() (groups [][]*fault) {
 // A testBinary has the tests of one package.
 type testBinary struct {
 	path string
-	deps []string // directories of the packages that it is made of
+	deps []string // directories of its packages
 }
 
-// checkSound builds and runs the tests of a group without a fault. A test that fails anyway kills nothing.
+// checkSound builds and runs the tests of a group without a fault, because a test that fails anyway
+// detects nothing.
 func (r *runner) checkSound(of []*fault) (sound *testBinary, err error) {
 	sound = &testBinary{path: filepath.Join(r.work, "sound.test")}
 	deps, err := r.command(r.root, nil, "go", "list", "-test", "-deps", "-f", "{{.Dir}}", of[0].dir)
@@ -109,7 +110,8 @@ func (r *runner) try(f *fault, sound *testBinary) (verdict, by string, err error
 	if err != nil {
 		return "", "", err
 	}
-	binary := sound.path // enough where the tests run the program, which they build with the overlay
+	// enough if the tests run the program, which they build with the overlay
+	binary := sound.path
 	if slices.Contains(sound.deps, filepath.Dir(filepath.Join(r.root, f.file))) {
 		binary = filepath.Join(r.work, "faulty.test")
 		if err := r.build(f, overlay, binary); err != nil {
@@ -142,7 +144,7 @@ func (r *runner) writeOverlay(file, text string) (string, error) {
 	return overlay, errors.Join(err, os.WriteFile(faulty, []byte(text), 0o600), os.WriteFile(overlay, replace, 0o600))
 }
 
-// build makes the package's test binary.
+// build builds the package's test binary.
 func (r *runner) build(f *fault, overlay, binary string) error {
 	args := append([]string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary}, f.flags...)
 	if output, err := r.command(r.root, goFlags(overlay), "go", append(args, f.dir)...); err != nil {
