@@ -1,12 +1,14 @@
-// Hands deals the queues of a priority level to flows, as flow control does (shuffle sharding), and shows whose hand covers whose.
+// Hands deals the queues of a priority level to flows, as flow control does (shuffle sharding), and
+// shows the overlaps of their hands.
 //
 //	go run ./testdata/programs/hands -schema herd -queues 4 -hand 1 elephant mouse-1 mouse-2
 //	go run ./testdata/programs/hands -queues 128 -hand 6 -odds
 //
-// The first name is the elephant, the others are mice. A mouse whose every card the elephant has too finds its queues full whenever the
-// elephant's are. It is a second reading of KEP-1040, "Assignment to a Queue": a flow is hashed, and the hash is taken apart by remainders,
-// each of which picks one of the cards that are left. -odds computes how likely a random mouse is covered by so many elephants
-// ("Probability of Collisions" there), by counting instead of dealing.
+// The first name is the elephant, the others are mice. If the elephant has all cards of a mouse,
+// the mouse's queues are full whenever the elephant's are. The program is a second implementation
+// of KEP-1040, "Assignment to a Queue": a flow is hashed, and each remainder of the hash picks one
+// of the remaining cards. -odds computes the probability that a random mouse is covered by a number
+// of elephants ("Probability of Collisions" in the KEP), by counting instead of dealing.
 package main
 
 import (
@@ -70,8 +72,8 @@ func deal(schema, user string, queues, hand int) []int {
 	return cards
 }
 
-// odds returns, for 0, 1, ... elephants, how likely all cards of a further hand are theirs. held[k] is the probability that k different
-// cards are in the elephants' hands; the next elephant adds new ones to them.
+// odds returns, for 0, 1, ... elephants, the probability that they have all cards of another hand.
+// held[k] is the probability that the elephants' hands contain k different cards.
 func odds(deck, hand, elephants int) []float64 {
 	held := make([]float64, deck+1)
 	held[0] = 1
@@ -93,7 +95,7 @@ func odds(deck, hand, elephants int) []float64 {
 	return result
 }
 
-// choose is the number of ways to pick m of n.
+// choose returns the number of ways to choose m of n.
 func choose(n, m int) float64 {
 	if m < 0 || m > n {
 		return 0

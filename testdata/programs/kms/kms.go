@@ -1,8 +1,10 @@
-// Command kms is the KMS plug-in of the tests, to try encryption at rest with (docs/administration.md):
+// Command kms is the tests' KMS plug-in, for experiments with encryption at rest
+// (docs/administration.md):
 //
 //	go run ./testdata/programs/kms -keys kms.keys -socket kms.sock
 //
-// The file has a key a line, 32 bytes in base64: the first one writes, all of them read.
+// The file contains one key per line, 32 bytes in base64. The first key encrypts, and all keys
+// decrypt.
 package main
 
 import (

@@ -35,7 +35,7 @@ const (
 
 // A grant is the authorization behind a code.
 type grant struct {
-	user                       string // "": nobody has come yet
+	user                       string // "" until a user has approved it
 	nonce, challenge, redirect string
 	until                      time.Time
 }
