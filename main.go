@@ -925,7 +925,7 @@ func (s *server) plugins() []health.Check {
 // clockRight returns an error if the machine's clock is too far behind to be trusted.
 func (s *server) clockRight() error {
 	if by := s.clock.Lag(); by > 0 {
-		return fmt.Errorf("the machine's clock is behind what is known to have passed, by %s: it is not believed until a time server or somebody sets it (timedatectl)",
+		return fmt.Errorf("the machine's clock is at least %s slow: set it, for example with timedatectl, or wait for a time server",
 			by.Round(time.Second))
 	}
 	return nil

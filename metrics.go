@@ -1066,7 +1066,7 @@ func auditWebhook(flags *options.Audit, unsent *prometheus.CounterVec, trouble *
 		Post: func(ctx context.Context, body []byte) error {
 			code, _, err := client.Post(ctx, body, 64<<10)
 			if err == nil && (code < 200 || code > 206) {
-				err = fmt.Errorf("the webhook answered with status %d", code)
+				err = fmt.Errorf("the webhook responded with status %d", code)
 			}
 			return err
 		}}, nil

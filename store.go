@@ -178,7 +178,7 @@ func (h *storage) backing() backing {
 
 func (h *storage) clusterSeen() error {
 	if !h.cluster.State().Reachable {
-		return errors.New("etcd did not answer when it was last asked: /readyz/etcd says why")
+		return errors.New("etcd did not respond to the last request: see /readyz/etcd")
 	}
 	return nil
 }
@@ -269,12 +269,12 @@ func (h *storage) continueKeys() ([][]byte, error) {
 		}
 		key, err := base64.StdEncoding.DecodeString(text)
 		if err != nil || len(key) < 32 {
-			return nil, fmt.Errorf("--continue-key-file: line %d is not the base64 of at least 32 bytes", n)
+			return nil, fmt.Errorf("--continue-key-file: line %d does not contain at least 32 bytes in base64", n)
 		}
 		keys = append(keys, key)
 	}
 	if len(keys) == 0 {
-		return nil, errors.New("--continue-key-file: no key in it")
+		return nil, errors.New("--continue-key-file: the file contains no key")
 	}
 	return keys, nil
 }

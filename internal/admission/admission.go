@@ -204,7 +204,7 @@ func (h *Webhooks) Idle() bool { return !h.active() }
 // Mutate implements the plug-in MutatingAdmissionWebhook. The webhooks may change the object.
 func (h *Webhooks) Mutate(ctx context.Context, a *Attributes) error {
 	set := h.current.Load()
-	if set == nil || len(set.mutating) == 0 || !a.shown() {
+	if set == nil || len(set.mutating) == 0 || !a.callsWebhooks() {
 		return nil
 	}
 	if a.webhooks == nil {
@@ -212,9 +212,9 @@ func (h *Webhooks) Mutate(ctx context.Context, a *Attributes) error {
 	}
 	v := a.webhooks
 	v.obj = a.Object
-	err := v.round(ctx, set.mutating)
+	err := v.runRound(ctx, set.mutating)
 	if a.Object = v.obj; a.Object != nil {
-		v.left = a.Object.DeepCopyObject().(scheme.Object)
+		v.afterFirstRound = a.Object.DeepCopyObject().(scheme.Object)
 	}
 	return err
 }
@@ -222,15 +222,15 @@ func (h *Webhooks) Mutate(ctx context.Context, a *Attributes) error {
 // Validate implements the plug-in ValidatingAdmissionWebhook. The webhooks may reject the write.
 func (h *Webhooks) Validate(ctx context.Context, a *Attributes) error {
 	set := h.current.Load()
-	if set == nil || len(set.validating) == 0 || !a.shown() {
+	if set == nil || len(set.validating) == 0 || !a.callsWebhooks() {
 		return nil
 	}
-	return newInvocation(h, a).all(ctx, set.validating)
+	return newInvocation(h, a).callValidating(ctx, set.validating)
 }
 
-// shown reports whether webhooks are called for the write. They are called only for the write that
-// the client requested, and not for writes to the configuration of admission.
-func (a *Attributes) shown() bool { return a.FromClient() && !matching.IsExempt(a.Resource) }
+// callsWebhooks reports whether webhooks are called for the write. They are called only for the
+// write that the client requested, and not for writes to the configuration of admission.
+func (a *Attributes) callsWebhooks() bool { return a.FromClient() && !matching.IsExempt(a.Resource) }
 
 // ---- An invocation
 
@@ -243,12 +243,12 @@ type invocation struct {
 	target   matching.Target
 	name     string
 
-	// again has the webhooks that are called in the second round. asked has the webhooks that will
-	// be called again if the object changes after their call.
-	again, asked []*Hook
-	left         scheme.Object       // the object after the first round
-	equivalents  *[]*scheme.Resource // of a.Resource; nil until computed
-	shown        map[*scheme.Resource]*hookDocuments
+	// reinvoke has the webhooks that are called in the second round. called has the webhooks that
+	// will be called again if the object changes after their call.
+	reinvoke, called   []*Hook
+	afterFirstRound    scheme.Object       // the object after the first round
+	equivalents        *[]*scheme.Resource // of a.Resource; nil until computed
+	documentsByVersion map[*scheme.Resource]*hookDocuments
 }
 
 // hookDocuments holds the objects encoded in a given version.
@@ -256,7 +256,7 @@ type hookDocuments struct{ obj, old json.RawMessage }
 
 // newInvocation returns the state that all webhooks called for one write share.
 func newInvocation(h *Webhooks, a *Attributes) *invocation {
-	v := &invocation{h: h, a: a, rec: a.Request, obj: a.Object, old: a.Old, name: a.Name(), shown: map[*scheme.Resource]*hookDocuments{}}
+	v := &invocation{h: h, a: a, rec: a.Request, obj: a.Object, old: a.Old, name: a.Name(), documentsByVersion: map[*scheme.Resource]*hookDocuments{}}
 	v.target = matching.Target{Group: a.Resource.Group, Version: a.Resource.Version, Resource: a.Resource.Plural, Subresource: a.Subresource, Operation: a.Operation,
 		Namespace: a.Request.Info.Namespace}
 	if v.target.IsNamespace() {
@@ -265,9 +265,9 @@ func newInvocation(h *Webhooks, a *Attributes) *invocation {
 	return v
 }
 
-// concerns returns the version in which to call the webhook, or nil if the webhook does not match.
-// An error rejects the request.
-func (v *invocation) concerns(ctx context.Context, k *Hook) (*scheme.Resource, error) {
+// matchVersion returns the version in which to call the webhook, or nil if the webhook does not
+// match. An error rejects the request.
+func (v *invocation) matchVersion(ctx context.Context, k *Hook) (*scheme.Resource, error) {
 	row := matching.MatchingResource(k.Rules, matching.MatchesRule, k.MatchPolicy, &v.target, v.a.Resource, v.equivalentRows)
 	if row == nil || k.objects == nil || k.namespaces == nil {
 		return row, nil // invalid selectors fail in the call
@@ -329,14 +329,14 @@ func (v *invocation) inNamespace(selector labels.Selector) (bool, error) {
 
 // documents returns the objects, encoded in the given version.
 func (v *invocation) documents(row *scheme.Resource) (*hookDocuments, error) {
-	if d := v.shown[row]; d != nil {
+	if d := v.documentsByVersion[row]; d != nil {
 		return d, nil
 	}
 	var d hookDocuments
 	var errs [2]error
 	d.obj, errs[0] = v.document(row, v.obj)
 	d.old, errs[1] = v.document(row, v.old)
-	v.shown[row] = &d
+	v.documentsByVersion[row] = &d
 	return &d, errors.Join(errs[:]...)
 }
 
@@ -347,7 +347,7 @@ func (v *invocation) document(row *scheme.Resource, obj scheme.Object) (json.Raw
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		if row != v.a.Resource {
 			var err error
-			if u, err = movedTo(row, u.DeepCopy()); err != nil {
+			if u, err = convertTo(row, u.DeepCopy()); err != nil {
 				return nil, err
 			}
 		}
@@ -362,10 +362,10 @@ func (v *invocation) document(row *scheme.Resource, obj scheme.Object) (json.Raw
 	return scheme.MarshalAs(obj, want.APIVersion(), want.Kind)
 }
 
-// movedTo converts a custom resource to another version. If the type has a conversion webhook, it
+// convertTo converts a custom resource to another version. If the type has a conversion webhook, it
 // calls the webhook, which has its own timeout. Without a webhook it sets the apiVersion and
 // applies the schema.
-func movedTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func convertTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if row.Custom.Webhook != nil {
 		return row.Custom.Webhook.To(context.Background(), u, row.Version)
 	}
@@ -376,7 +376,7 @@ func movedTo(row *scheme.Resource, u *unstructured.Unstructured) (*unstructured.
 
 // ConvertTo returns a custom resource converted to another version of its type.
 func ConvertTo(row *scheme.Resource, obj scheme.Object) (scheme.Object, error) {
-	return movedTo(row, obj.(*unstructured.Unstructured))
+	return convertTo(row, obj.(*unstructured.Unstructured))
 }
 
 // parse is the inverse of document.
@@ -387,7 +387,7 @@ func (v *invocation) parse(row *scheme.Resource, document []byte) (scheme.Object
 	}
 	obj, _, err := row.Decode(document, "application/json", v.a.Subresource)
 	if u, ok := obj.(*unstructured.Unstructured); ok && err == nil && row != v.a.Resource {
-		return movedTo(v.a.Resource, u)
+		return convertTo(v.a.Resource, u)
 	}
 	return obj, err
 }
@@ -465,9 +465,9 @@ func (e *callFailure) Unwrap() error { return e.cause }
 // denial is the error returned when a webhook rejects a request.
 type denial struct{ *apierrors.StatusError }
 
-// denied returns the error for a request rejected by the named webhook. The status returned by the
-// webhook is kept, unless it is a success.
-func denied(name string, result *metav1.Status) *denial {
+// newDenial returns the error for a request rejected by the named webhook. The status returned by
+// the webhook is kept, unless it is a success.
+func newDenial(name string, result *metav1.Status) *denial {
 	status := metav1.Status{}
 	if result != nil {
 		status = *result
@@ -487,15 +487,15 @@ func denied(name string, result *metav1.Status) *denial {
 
 // A callResult is the result of calling one webhook.
 type callResult struct {
-	answer *reviewAnswer // nil if the call failed
-	err    error         // may be a callFailure, a denial or some other error
-	took   time.Duration
+	answer   *reviewAnswer // nil if the call failed
+	err      error         // may be a callFailure, a denial or some other error
+	duration time.Duration
 }
 
-// ask calls the webhook. It changes no shared state, so calls may run concurrently.
-func (k *Hook) ask(ctx context.Context, question reviewRequest) (said callResult) {
+// call calls the webhook. It changes no shared state, so calls may run concurrently.
+func (k *Hook) call(ctx context.Context, question reviewRequest) (said callResult) {
 	start := time.Now()
-	defer func() { said.took = time.Since(start) }()
+	defer func() { said.duration = time.Since(start) }()
 	if *question.DryRun && (k.SideEffects == nil || *k.SideEffects != admissionv1.SideEffectClassNone && *k.SideEffects != admissionv1.SideEffectClassNoneOnDryRun) {
 		said.err = apierrors.NewBadRequest(fmt.Sprintf("admission webhook %q does not support dry run", k.Name))
 		return said
@@ -525,7 +525,7 @@ func (k *Hook) ask(ctx context.Context, question reviewRequest) (said callResult
 		return failed(http.StatusServiceUnavailable, err)
 	}
 	if !said.answer.Allowed {
-		said.err = denied(k.Name, said.answer.Result)
+		said.err = newDenial(k.Name, said.answer.Result)
 	}
 	return said
 }
@@ -546,8 +546,8 @@ func codeOf(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// note adds the audit annotations and warnings of an answer to the request.
-func (v *invocation) note(ctx context.Context, k *Hook, said *callResult) {
+// recordAnswer adds the audit annotations and warnings of an answer to the request.
+func (v *invocation) recordAnswer(ctx context.Context, k *Hook, said *callResult) {
 	if said.answer == nil {
 		return
 	}
@@ -573,10 +573,10 @@ type Call struct {
 	Duration   time.Duration // duration of the call
 }
 
-// settle records a call and returns the error for the client. It returns nil if the call failed
+// recordCall records a call and returns the error for the client. It returns nil if the call failed
 // and failurePolicy is Ignore.
-func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, failedOpenKey string) error {
-	err, outcome := said.err, Call{Name: k.Name, Kind: string(k.kind), Operation: v.a.Operation, Duration: said.took}
+func (v *invocation) recordCall(ctx context.Context, k *Hook, said *callResult, failedOpenKey string) error {
+	err, outcome := said.err, Call{Name: k.Name, Kind: string(k.kind), Operation: v.a.Operation, Duration: said.duration}
 	var failure *callFailure
 	var no *denial
 	switch {
@@ -606,14 +606,14 @@ func (v *invocation) settle(ctx context.Context, k *Hook, said *callResult, fail
 	}
 	v.h.OnCall(outcome)
 	if !errors.Is(said.err, context.Canceled) {
-		v.tellStand(ctx, k, failure)
+		v.reportState(ctx, k, failure)
 	}
 	return err
 }
 
-// tellStand reports the state of a webhook. If the cause of a failure is known, it also warns the
+// reportState reports the state of a webhook. If the cause of a failure is known, it also warns the
 // client.
-func (v *invocation) tellStand(ctx context.Context, k *Hook, failure *callFailure) {
+func (v *invocation) reportState(ctx context.Context, k *Hook, failure *callFailure) {
 	stand := orNil(failure)
 	if failure != nil {
 		if hint := webhook.Hint(failure.cause, &k.ClientConfig); hint != "" {
@@ -626,51 +626,52 @@ func (v *invocation) tellStand(ctx context.Context, k *Hook, failure *callFailur
 
 // ---- Mutating webhooks
 
-// round calls the mutating webhooks in order. The second round only calls webhooks that have asked
-// for reinvocation and have not seen the current object.
-func (v *invocation) round(ctx context.Context, hooks []*Hook) error {
+// runRound calls the mutating webhooks in order. The second round only calls webhooks that have
+// asked for reinvocation and have not seen the current object.
+func (v *invocation) runRound(ctx context.Context, hooks []*Hook) error {
 	number := 0
-	if v.a.again {
+	if v.a.reinvocation {
 		number = 1
-		clear(v.shown)
-		if !apiequality.Semantic.DeepEqual(v.left, v.obj) { // a built-in plug-in has changed it
-			v.again, v.asked = append(v.again, v.asked...), nil
+		clear(v.documentsByVersion)
+		if !apiequality.Semantic.DeepEqual(v.afterFirstRound, v.obj) { // a built-in plug-in has changed it
+			v.reinvoke, v.called = append(v.reinvoke, v.called...), nil
 		}
 	}
 	for i, k := range hooks {
-		if v.a.again && !slices.Contains(v.again, k) {
+		if v.a.reinvocation && !slices.Contains(v.reinvoke, k) {
 			continue
 		}
-		row, err := v.concerns(ctx, k)
+		row, err := v.matchVersion(ctx, k)
 		if err != nil {
 			return err
 		}
 		if row == nil {
 			continue
 		}
-		changed, err := v.change(ctx, k, row, fmt.Sprintf("round_%d_index_%d", number, i))
+		changed, err := v.callMutating(ctx, k, row, fmt.Sprintf("round_%d_index_%d", number, i))
 		if err != nil {
 			return err
 		}
 		if changed {
 			v.a.MarkChanged()
-			v.again, v.asked = append(v.again, v.asked...), nil
+			v.reinvoke, v.called = append(v.reinvoke, v.called...), nil
 		}
 		if k.Reinvocation != nil && *k.Reinvocation == admissionv1.IfNeededReinvocationPolicy {
-			v.asked = append(v.asked, k)
+			v.called = append(v.called, k)
 		}
 	}
 	return nil
 }
 
-// change calls one webhook and applies its patch. place identifies the call in audit annotations.
-func (v *invocation) change(ctx context.Context, k *Hook, row *scheme.Resource, place string) (changed bool, err error) {
+// callMutating calls one webhook and applies its patch. place identifies the call in audit
+// annotations.
+func (v *invocation) callMutating(ctx context.Context, k *Hook, row *scheme.Resource, place string) (changed bool, err error) {
 	question, err := v.request(row)
 	if err != nil {
 		return false, apierrors.NewInternalError(err)
 	}
-	said := k.ask(ctx, *question)
-	v.note(ctx, k, &said)
+	said := k.call(ctx, *question)
+	v.recordAnswer(ctx, k, &said)
 	if said.err == nil {
 		changed, said.err = v.apply(k, row, said.answer)
 	}
@@ -680,7 +681,7 @@ func (v *invocation) change(ctx context.Context, k *Hook, row *scheme.Resource, 
 		Mutated       bool   `json:"mutated"`
 	}{k.configuration, k.Name, changed})
 	v.rec.AnnotateOnce("mutation.webhook.admission.k8s.io/"+place, string(note))
-	err = v.settle(ctx, k, &said, "failed-open.mutation.webhook.admission.k8s.io/"+place)
+	err = v.recordCall(ctx, k, &said, "failed-open.mutation.webhook.admission.k8s.io/"+place)
 	if failedOpen := err == nil && said.err != nil; failedOpen && ctx.Err() != nil {
 		return false, apierrors.NewTimeoutError("request did not complete within requested timeout", 0)
 	}
@@ -710,7 +711,7 @@ func (v *invocation) apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) 
 	case answer.PatchType != nil && *answer.PatchType != "JSONPatch":
 		return false, failed(fmt.Errorf("unsupported patch type %q", *answer.PatchType))
 	}
-	before := v.shown[row].obj
+	before := v.documentsByVersion[row].obj
 	after, _, err := patch.Apply(patch.JSONPatch, before, answer.Patch, nil)
 	if err != nil {
 		return false, apierrors.NewInternalError(fmt.Errorf("the JSON patch of admission webhook %q does not apply to the object", k.Name))
@@ -732,15 +733,15 @@ func (v *invocation) apply(k *Hook, row *scheme.Resource, answer *reviewAnswer) 
 		}
 	}
 	v.obj = obj
-	clear(v.shown)
+	clear(v.documentsByVersion)
 	return changed, nil
 }
 
 // ---- Validating webhooks
 
-// all calls all validating webhooks concurrently. It returns the first rejection in the order of
-// the webhooks.
-func (v *invocation) all(ctx context.Context, hooks []*Hook) error {
+// callValidating calls all validating webhooks concurrently. It returns the first rejection in the
+// order of the webhooks.
+func (v *invocation) callValidating(ctx context.Context, hooks []*Hook) error {
 	type call struct {
 		hook     *Hook
 		question *reviewRequest
@@ -748,7 +749,7 @@ func (v *invocation) all(ctx context.Context, hooks []*Hook) error {
 	}
 	var calls []*call
 	for _, k := range hooks {
-		row, err := v.concerns(ctx, k)
+		row, err := v.matchVersion(ctx, k)
 		if err != nil {
 			return err
 		}
@@ -766,13 +767,13 @@ func (v *invocation) all(ctx context.Context, hooks []*Hook) error {
 	}
 	var running sync.WaitGroup
 	for _, c := range calls {
-		running.Go(func() { c.said = c.hook.ask(ctx, *c.question) })
+		running.Go(func() { c.said = c.hook.call(ctx, *c.question) })
 	}
 	running.Wait()
 	var refusal error
 	for i, c := range calls {
-		v.note(ctx, c.hook, &c.said)
-		err := v.settle(ctx, c.hook, &c.said, fmt.Sprintf("failed-open.validating.webhook.admission.k8s.io/round_0_index_%d", i))
+		v.recordAnswer(ctx, c.hook, &c.said)
+		err := v.recordCall(ctx, c.hook, &c.said, fmt.Sprintf("failed-open.validating.webhook.admission.k8s.io/round_0_index_%d", i))
 		refusal = cmp.Or(refusal, err)
 	}
 	return refusal

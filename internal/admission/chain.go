@@ -60,8 +60,8 @@ type Attributes struct {
 	Deleting    *metav1.DeleteOptions // options of a deletion
 	Object, Old scheme.Object         // new and stored object; each may be nil
 
-	Request *request.Request // nil for the server's own writes
-	again   bool             // true in the second run of the chain
+	Request      *request.Request // nil for the server's own writes
+	reinvocation bool             // true in the second run of the chain
 
 	changed  bool        // whether a policy or a webhook changed the object
 	webhooks *invocation // state of the first run
@@ -161,13 +161,13 @@ type Chain struct {
 	general [4]rows              // by operation; all other writes
 }
 
-// place identifies the kind of a write, which does not depend on the body.
-type place struct{ operation, group, resource, subresource string }
+// writeKind identifies the kind of a write, which does not depend on the body.
+type writeKind struct{ operation, group, resource, subresource string }
 
 type rows struct{ admit, validate []*Plugin }
 
 type special struct {
-	place
+	writeKind
 	rows
 }
 
@@ -177,17 +177,17 @@ var operations = [4]string{OpCreate, OpUpdate, OpDelete, OpConnect}
 func NewChain(table []Plugin, on map[string]bool) *Chain {
 	c := &Chain{special: map[string][]special{}}
 	for i, operation := range operations {
-		places := map[place]bool{}
+		places := map[writeKind]bool{}
 		for i := range table {
 			for _, name := range table[i].Resources {
-				places[placeOf(operation, name)] = true
+				places[parseWriteKind(operation, name)] = true
 			}
 		}
 		for at := range places {
-			r := rowsAt(table, on, func(p *Plugin) bool { return p.wants(at) })
+			r := rowsAt(table, on, func(p *Plugin) bool { return p.handles(at) })
 			c.special[at.resource] = append(c.special[at.resource], special{at, r})
 		}
-		c.general[i] = rowsAt(table, on, func(p *Plugin) bool { return len(p.Resources) == 0 && p.wants(place{operation: operation}) })
+		c.general[i] = rowsAt(table, on, func(p *Plugin) bool { return len(p.Resources) == 0 && p.handles(writeKind{operation: operation}) })
 	}
 	return c
 }
@@ -209,19 +209,20 @@ func rowsAt(table []Plugin, on map[string]bool, wanted func(*Plugin) bool) (r ro
 	return r
 }
 
-// placeOf parses an element of Plugin.Resources, which has the form RESOURCE[.GROUP][/SUBRESOURCE].
-func placeOf(operation, name string) place {
-	at := place{operation: operation}
+// parseWriteKind parses an element of Plugin.Resources, which has the form
+// RESOURCE[.GROUP][/SUBRESOURCE].
+func parseWriteKind(operation, name string) writeKind {
+	at := writeKind{operation: operation}
 	name, at.subresource, _ = strings.Cut(name, "/")
 	at.resource, at.group, _ = strings.Cut(name, ".")
 	return at
 }
 
-func (p *Plugin) wants(at place) bool {
+func (p *Plugin) handles(at writeKind) bool {
 	if len(p.Operations) > 0 && !slices.Contains(p.Operations, at.operation) {
 		return false
 	}
-	return len(p.Resources) == 0 || slices.ContainsFunc(p.Resources, func(name string) bool { return placeOf(at.operation, name) == at })
+	return len(p.Resources) == 0 || slices.ContainsFunc(p.Resources, func(name string) bool { return parseWriteKind(at.operation, name) == at })
 }
 
 // rowsFor returns the rows that handle a write.
@@ -239,7 +240,7 @@ func (c *Chain) rowsFor(a *Attributes) rows {
 	return c.general[slices.Index(operations[:], a.Operation)]
 }
 
-func awake(all []*Plugin) bool {
+func anyActive(all []*Plugin) bool {
 	for _, p := range all {
 		if !p.OnlyWithOthers && (p.Idle == nil || !p.Idle()) {
 			return true
@@ -252,13 +253,13 @@ func awake(all []*Plugin) bool {
 // that only plug-ins read.
 func (c *Chain) Handles(a Attributes) bool {
 	r := c.rowsFor(&a)
-	return awake(r.admit) || awake(r.validate)
+	return anyActive(r.admit) || anyActive(r.validate)
 }
 
 // Admit runs the mutating plug-ins and returns the resulting object. An error rejects the write.
 func (c *Chain) Admit(ctx context.Context, a Attributes) (scheme.Object, error) {
 	all := c.rowsFor(&a).admit
-	if !awake(all) {
+	if !anyActive(all) {
 		return a.Object, nil
 	}
 	// The copy escapes to the heap. a itself must not, so that writes without plug-ins allocate
@@ -268,7 +269,7 @@ func (c *Chain) Admit(ctx context.Context, a Attributes) (scheme.Object, error) 
 	if subject.Object != nil {
 		owners = subject.Object.GetManagedFields()
 	}
-	if err := subject.walk(ctx, all); err != nil || subject.Object == nil {
+	if err := subject.run(ctx, all); err != nil || subject.Object == nil {
 		return nil, err
 	}
 	if !subject.changed {
@@ -282,8 +283,8 @@ func (c *Chain) Admit(ctx context.Context, a Attributes) (scheme.Object, error) 
 	return subject.Object, nil
 }
 
-// walk runs the plug-ins in order, and a second time if a policy or a webhook changed the object.
-func (a *Attributes) walk(ctx context.Context, all []*Plugin) error {
+// run runs the plug-ins in order, and a second time if a policy or a webhook changed the object.
+func (a *Attributes) run(ctx context.Context, all []*Plugin) error {
 	for {
 		for _, p := range all {
 			if p.Idle != nil && p.Idle() {
@@ -293,17 +294,17 @@ func (a *Attributes) walk(ctx context.Context, all []*Plugin) error {
 				return err
 			}
 		}
-		if !a.changed || a.again {
+		if !a.changed || a.reinvocation {
 			return nil
 		}
-		a.again = true
+		a.reinvocation = true
 	}
 }
 
 // Validate runs the validating plug-ins. It returns the first error.
 func (c *Chain) Validate(ctx context.Context, a Attributes) error {
 	all := c.rowsFor(&a).validate
-	if !awake(all) {
+	if !anyActive(all) {
 		return nil
 	}
 	subject := a

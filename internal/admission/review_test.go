@@ -24,7 +24,7 @@ func FuzzReviewAnswers(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			if no := denied("a", answer.Result); no.ErrStatus.Code < 400 || no.ErrStatus.Code > 599 || no.Error() == "" {
+			if no := newDenial("a", answer.Result); no.ErrStatus.Code < 400 || no.ErrStatus.Code > 599 || no.Error() == "" {
 				t.Errorf("a denial with the code %d, which HTTP does not have", no.ErrStatus.Code)
 			}
 			a := Attributes{Resource: res, Operation: OpCreate, Request: &request.Request{},

@@ -36,11 +36,11 @@ import (
 )
 
 const (
-	checkEvery = 30 * time.Second // interval of availability checks
-	learnEvery = time.Minute      // interval of discovery requests
+	checkInterval     = 30 * time.Second // interval of availability checks
+	discoveryInterval = time.Minute      // interval of discovery requests
 	// delay after the first failure, doubled after each further failure up to the interval
-	firstRetry = time.Second
-	asksAtOnce = 4 // maximum number of concurrent requests to all servers
+	firstRetry            = time.Second
+	maxConcurrentRequests = 4 // maximum number of concurrent requests to all servers
 )
 
 // Aggregator proxies requests to other API servers. The exported fields must be set before Load and
@@ -83,16 +83,16 @@ type Aggregator struct {
 	// log follows the APIServices; rest also follows Services and their endpoints
 	log, rest *store.Follower
 	// by name
-	known   map[string]*apiService
-	asking  int
-	workers sync.WaitGroup
+	known    map[string]*apiService
+	requests int
+	workers  sync.WaitGroup
 	// signals that told has entries
 	wake chan struct{}
 
 	// guards told
 	mu sync.Mutex
 	// results of finished requests, applied by the loop
-	told []func()
+	results []func()
 }
 
 // table is an immutable snapshot that maps group versions to servers.
@@ -115,35 +115,35 @@ type apiService struct {
 	// the condition Available, if any
 	condition *apiregistrationv1.APIServiceCondition
 	// nil if apilet serves the group version
-	route   *route
-	learned lesson
-	// learned is outdated
-	stale bool
-	check appointment
-	learn appointment
+	route       *route
+	description versionDescription
+	// description is outdated
+	stale     bool
+	check     schedule
+	discovery schedule
 }
 
-// appointment schedules the next periodic request.
-type appointment struct {
+// schedule schedules the next periodic request.
+type schedule struct {
 	due     time.Time
 	running bool
 	again   bool // run again as soon as possible after the running request
 	fails   int
 }
 
-// soon schedules a request as soon as possible.
-func (a *appointment) soon() {
+// trigger schedules a request as soon as possible.
+func (a *schedule) trigger() {
 	a.again = a.running
 	if !a.running {
 		a.due = time.Now()
 	}
 }
 
-// is reports whether a request is due.
-func (a *appointment) is(now time.Time) bool { return !a.running && !now.Before(a.due) }
+// isDue reports whether a request is due.
+func (a *schedule) isDue(now time.Time) bool { return !a.running && !now.Before(a.due) }
 
-// settle schedules the next request after one has finished.
-func (a *appointment) settle(failed bool, every time.Duration) {
+// reschedule schedules the next request after one has finished.
+func (a *schedule) reschedule(failed bool, every time.Duration) {
 	wait := every
 	if a.fails++; !failed {
 		a.fails = 0
@@ -174,7 +174,7 @@ func (g *Aggregator) Run(ctx context.Context) {
 	defer g.workers.Wait()
 	for ctx.Err() == nil {
 		err := g.catchUp(ctx)
-		g.hear()
+		g.applyResults()
 		if ctx.Err() == nil {
 			g.Report(err)
 		}
@@ -182,7 +182,7 @@ func (g *Aggregator) Run(ctx context.Context) {
 			sleep(ctx, firstRetry)
 			continue
 		}
-		g.ask(ctx)
+		g.startRequests(ctx)
 		log := g.log
 		if g.table.Load() != nil {
 			log = g.rest
@@ -209,7 +209,7 @@ func (g *Aggregator) catchUp(ctx context.Context) error {
 		// the log contains no event for an APIService that was deleted before the reset
 		changed = true
 	}, func(ev *store.Event) {
-		g.see(ev)
+		g.applyEvent(ev)
 		changed = true
 	})
 	if err != nil {
@@ -222,11 +222,12 @@ func (g *Aggregator) catchUp(ctx context.Context) error {
 		g.rest.From(now)
 		return nil
 	}
-	return g.rest.CatchUp(ctx, func() { g.rest.From(now) }, g.seeBehind)
+	return g.rest.CatchUp(ctx, func() { g.rest.From(now) }, g.scheduleChecks)
 }
 
-// see processes a change of an APIService. If an APIService cannot be decoded, it is ignored.
-func (g *Aggregator) see(ev *store.Event) {
+// applyEvent processes a change of an APIService. If an APIService cannot be decoded, it is
+// ignored.
+func (g *Aggregator) applyEvent(ev *store.Event) {
 	_, name := scheme.NamespacedName(ev.Key)
 	before := g.known[name]
 	if ev.Deleted {
@@ -244,7 +245,7 @@ func (g *Aggregator) see(ev *store.Event) {
 		return
 	}
 	var obj apiregistrationv1.APIService
-	if bounded.Unmarshal(ev.JSON, &obj) != nil || !passable(&obj.Spec) {
+	if bounded.Unmarshal(ev.JSON, &obj) != nil || !isServable(&obj.Spec) {
 		before.close()
 		delete(g.known, name)
 		return
@@ -260,17 +261,17 @@ func (g *Aggregator) see(ev *store.Event) {
 	is.spec, is.condition = obj.Spec, helper.GetAPIServiceConditionByType(&obj, apiregistrationv1.Available)
 	// another writer has changed the object
 	if equality.Semantic.DeepEqual(said, is.condition) {
-		is.check.soon()
+		is.check.trigger()
 	}
 	if is.available() && !was {
-		is.learn.soon()
+		is.discovery.trigger()
 	}
 	g.known[is.name] = is
 }
 
-// passable reports whether another server may serve the group version. The core group and the group
-// of APIServices may not be delegated.
-func passable(spec *apiregistrationv1.APIServiceSpec) bool {
+// isServable reports whether another server may serve the group version. The core group and the
+// group of APIServices may not be delegated.
+func isServable(spec *apiregistrationv1.APIServiceSpec) bool {
 	return spec.Group != "" && spec.Group != apiregistrationv1.GroupName && spec.Service != nil && spec.Service.Port != nil
 }
 
@@ -284,15 +285,15 @@ func (a *apiService) close() {
 	}
 }
 
-// seeBehind schedules checks of the servers whose Service or endpoints may have changed.
-func (g *Aggregator) seeBehind(ev *store.Event) {
+// scheduleChecks schedules checks of the servers whose Service or endpoints may have changed.
+func (g *Aggregator) scheduleChecks(ev *store.Event) {
 	base, namespace, _, ok := scheme.SplitKey(ev.Key)
 	if !ok || strings.Contains(base, "apiservices") {
 		return
 	}
 	for _, a := range g.known {
 		if a.route != nil && a.spec.Service.Namespace == namespace {
-			a.check.soon()
+			a.check.trigger()
 		}
 	}
 }
@@ -310,7 +311,7 @@ func (g *Aggregator) publish() {
 		t.servers[gv] = &server{a.name, a.route, a.available()}
 		other := discovery.RemoteVersion{Group: gv.Group, Version: gv.Version, Stale: true}
 		if a.available() && !a.stale {
-			other.Resources, other.Stale, other.OpenAPIHash, other.Swagger = a.learned.resources, false, a.learned.openAPIHash, a.learned.swagger
+			other.Resources, other.Stale, other.OpenAPIHash, other.Swagger = a.description.resources, false, a.description.openAPIHash, a.description.swagger
 		}
 		t.others.All = append(t.others.All, other)
 	}
@@ -320,24 +321,24 @@ func (g *Aggregator) publish() {
 	g.table.Store(t)
 }
 
-// hear applies the results of finished requests.
-func (g *Aggregator) hear() {
+// applyResults applies the results of finished requests.
+func (g *Aggregator) applyResults() {
 	g.mu.Lock()
-	told := g.told
-	g.told = nil
+	results := g.results
+	g.results = nil
 	g.mu.Unlock()
-	for _, do := range told {
+	for _, do := range results {
 		do()
 	}
-	if len(told) > 0 {
+	if len(results) > 0 {
 		g.publish()
 	}
 }
 
-// tell queues a result for the loop.
-func (g *Aggregator) tell(do func()) {
+// queueResult queues a result for the loop.
+func (g *Aggregator) queueResult(do func()) {
 	g.mu.Lock()
-	g.told = append(g.told, do)
+	g.results = append(g.results, do)
 	g.mu.Unlock()
 	select {
 	case g.wake <- struct{}{}:
@@ -345,48 +346,48 @@ func (g *Aggregator) tell(do func()) {
 	}
 }
 
-// ask starts the scheduled requests in the background, up to asksAtOnce.
-func (g *Aggregator) ask(ctx context.Context) {
+// startRequests starts the scheduled requests in the background, up to maxConcurrentRequests.
+func (g *Aggregator) startRequests(ctx context.Context) {
 	for _, name := range slices.Sorted(maps.Keys(g.known)) {
 		a := g.known[name]
 		if a.route == nil {
 			continue
 		}
-		if g.asking < asksAtOnce && g.IsLeader() && a.check.is(time.Now()) {
+		if g.requests < maxConcurrentRequests && g.IsLeader() && a.check.isDue(time.Now()) {
 			g.startCheck(ctx, a)
 		}
-		if g.asking < asksAtOnce && a.available() && a.learn.is(time.Now()) {
-			g.startLearning(ctx, a)
+		if g.requests < maxConcurrentRequests && a.available() && a.discovery.isDue(time.Now()) {
+			g.startDiscovery(ctx, a)
 		}
 	}
 }
 
 func (g *Aggregator) startCheck(ctx context.Context, a *apiService) {
 	a.check.running = true
-	g.asking++
+	g.requests++
 	spec, route, before := a.spec, a.route, a.condition
 	g.workers.Go(func() {
 		condition := g.check(ctx, &spec, route)
 		err := g.save(ctx, a.name, route, before, condition)
-		g.tell(func() {
-			g.asking--
-			a.check.settle(err != nil || condition.Status != apiregistrationv1.ConditionTrue, checkEvery)
+		g.queueResult(func() {
+			g.requests--
+			a.check.reschedule(err != nil || condition.Status != apiregistrationv1.ConditionTrue, checkInterval)
 		})
 	})
 }
 
-func (g *Aggregator) startLearning(ctx context.Context, a *apiService) {
-	a.learn.running = true
-	g.asking++
-	gv, route, before := metav1.GroupVersion{Group: a.spec.Group, Version: a.spec.Version}, a.route, a.learned
+func (g *Aggregator) startDiscovery(ctx context.Context, a *apiService) {
+	a.discovery.running = true
+	g.requests++
+	gv, route, before := metav1.GroupVersion{Group: a.spec.Group, Version: a.spec.Version}, a.route, a.description
 	g.workers.Go(func() {
-		learned, err := learn(ctx, route, gv, before)
-		g.tell(func() {
-			g.asking--
+		learned, err := describeVersion(ctx, route, gv, before)
+		g.queueResult(func() {
+			g.requests--
 			if a.stale = err != nil; err == nil {
-				a.learned = learned
+				a.description = learned
 			}
-			a.learn.settle(err != nil, learnEvery)
+			a.discovery.reschedule(err != nil, discoveryInterval)
 		})
 	})
 }
@@ -404,7 +405,7 @@ func (g *Aggregator) nextDue() (first time.Time) {
 		}
 	}
 	for _, a := range g.known {
-		if a.route == nil || g.asking >= asksAtOnce {
+		if a.route == nil || g.requests >= maxConcurrentRequests {
 			continue
 		}
 		if leads := g.IsLeader(); leads && !a.check.running {
@@ -413,8 +414,8 @@ func (g *Aggregator) nextDue() (first time.Time) {
 			// this server may have become the leader by then
 			earlier(now.Add(firstRetry))
 		}
-		if a.available() && !a.learn.running {
-			earlier(a.learn.due)
+		if a.available() && !a.discovery.running {
+			earlier(a.discovery.due)
 		}
 	}
 	return first

@@ -23,7 +23,7 @@ func TestPathsThatSayTwoThingsAreNotStraight(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := straight(u); got != want {
+		if got := isUnambiguousPath(u); got != want {
 			t.Errorf("%s: %v", path, got)
 		}
 	}
@@ -36,7 +36,7 @@ func TestWantedIsWhatWasAuthorized(t *testing.T) {
 	} {
 		r, _ := http.NewRequest("GET", path, nil)
 		info := request.Parse(r)
-		gv := wanted(&info)
+		gv := groupVersionOf(&info)
 		if got := gv.Group + "/" + gv.Version; got != want && !(got == "/" && want == "") {
 			t.Errorf("%s: %q", path, got)
 		}
@@ -45,7 +45,7 @@ func TestWantedIsWhatWasAuthorized(t *testing.T) {
 
 func TestHeadersSayWhoAsks(t *testing.T) {
 	h := http.Header{}
-	introduce(h, &request.User{Name: "a", UID: "1", Groups: []string{"g", "h"}, Extra: map[string][]string{"example.com/Team%": {"red", "blue"}}})
+	addIdentity(h, &request.User{Name: "a", UID: "1", Groups: []string{"g", "h"}, Extra: map[string][]string{"example.com/Team%": {"red", "blue"}}})
 	for key, want := range map[string]string{"X-Remote-User": "a", "X-Remote-Uid": "1", "X-Remote-Group": "g h", "X-Remote-Extra-Example.com%2fteam%25": "red blue"} {
 		if got := strings.Join(h[key], " "); got != want {
 			t.Errorf("%s: %q in %v", key, got, h)
@@ -55,28 +55,28 @@ func TestHeadersSayWhoAsks(t *testing.T) {
 
 func TestAppointmentsWaitLongerAfterEachFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var a appointment
+		var a schedule
 		for _, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
 			a.running = true
-			a.settle(true, checkEvery)
+			a.reschedule(true, checkInterval)
 			if wait := time.Until(a.due); wait != want*time.Second {
 				t.Errorf("after %d failures %v, want %v", a.fails, wait, want*time.Second)
 			}
 		}
 		a.running = true
-		a.soon() // while it is asked
-		a.settle(false, checkEvery)
-		if wait := time.Until(a.due); wait > firstRetry || a.is(time.Now()) {
+		a.trigger() // while it is asked
+		a.reschedule(false, checkInterval)
+		if wait := time.Until(a.due); wait > firstRetry || a.isDue(time.Now()) {
 			t.Errorf("asked for once more, it waits %v", wait)
 		}
-		if a.soon(); !a.is(time.Now()) {
+		if a.trigger(); !a.isDue(time.Now()) {
 			t.Error("soon is not now")
 		}
 	})
 }
 
 func TestOldDiscoveryIsPutAsTheNew(t *testing.T) {
-	all := modern(&metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "a/scale", Kind: "Scale", Group: "autoscaling", Version: "v1", Namespaced: true},
+	all := toAggregated(&metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "a/scale", Kind: "Scale", Group: "autoscaling", Version: "v1", Namespaced: true},
 		{Name: "a", Kind: "A", SingularName: "as", Namespaced: true, Verbs: []string{"get"}}, {Name: "b", Kind: "B"}}})
 	if len(all) != 2 || all[0].Resource != "a" || all[0].ResponseKind.Kind != "A" || all[0].Scope != "Namespaced" || len(all[0].Subresources) != 1 ||
 		all[0].Subresources[0].ResponseKind.Group != "autoscaling" || all[1].Scope != "Cluster" {

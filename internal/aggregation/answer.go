@@ -43,9 +43,9 @@ func headerSet(names string) map[string]bool {
 	return set
 }
 
-// tame removes all headers from a response that an aggregated server may not set. ours are the
-// headers of this server. Headers that the response replaces are deleted from ours.
-func (g *Aggregator) tame(ours http.Header, answer *http.Response) {
+// filterHeaders removes all headers from a response that an aggregated server may not set. ours are
+// the headers of this server. Headers that the response replaces are deleted from ours.
+func (g *Aggregator) filterHeaders(ours http.Header, answer *http.Response) {
 	code, location := answer.StatusCode, answer.Header.Get("Location")
 	redirects := code >= 300 && code <= 399 && location != ""
 	switch {
@@ -72,8 +72,8 @@ func (g *Aggregator) tame(ours http.Header, answer *http.Response) {
 		answer.Status = "" // drops the reason phrase of the other server
 		return
 	}
-	tameTrailer(answer.Trailer)
-	answer.Body = &trailedBody{answer.Body, answer}
+	filterTrailer(answer.Trailer)
+	answer.Body = &trailerFilter{answer.Body, answer}
 }
 
 // replaceAnswer replaces the response by a 502 with the given text. The body that the other server
@@ -84,21 +84,21 @@ func replaceAnswer(answer *http.Response, text string) {
 		Header: http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, Body: io.NopCloser(strings.NewReader(text)), ContentLength: int64(len(text))}
 }
 
-// trailedBody removes trailers that do not pass. http.Transport adds trailers to the response when
-// the body has been read, announced or not, and httputil.ReverseProxy copies them after it has
+// trailerFilter removes trailers that do not pass. http.Transport adds trailers to the response
+// when the body has been read, announced or not, and httputil.ReverseProxy copies them after it has
 // closed the body.
-type trailedBody struct {
+type trailerFilter struct {
 	io.ReadCloser
 	answer *http.Response
 }
 
-func (b *trailedBody) Close() error {
+func (b *trailerFilter) Close() error {
 	err := b.ReadCloser.Close()
-	tameTrailer(b.answer.Trailer)
+	filterTrailer(b.answer.Trailer)
 	return err
 }
 
-func tameTrailer(trailer http.Header) {
+func filterTrailer(trailer http.Header) {
 	for key := range trailer {
 		if !passedTrailers[http.CanonicalHeaderKey(key)] {
 			delete(trailer, key)

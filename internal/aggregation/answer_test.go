@@ -74,7 +74,7 @@ func startPair(t *testing.T) *pair {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Audit-Id", "own-id")
 		w.Header().Set("Cache-Control", "no-cache, private")
-		p.g.pass(s, w, r.WithContext(context.WithValue(r.Context(), request.Key{}, rec)))
+		p.g.proxy(s, w, r.WithContext(context.WithValue(r.Context(), request.Key{}, rec)))
 	}))
 	p.front.Config.ErrorLog = log.New(p, "", 0)
 	p.front.Start()

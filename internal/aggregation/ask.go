@@ -46,7 +46,7 @@ import (
 )
 
 const (
-	askWaits = 5 * time.Second
+	requestTimeout = 5 * time.Second
 	// number of concurrent requests in a check, because each may be sent to a different
 	// endpoint
 	attempts = 5
@@ -58,8 +58,8 @@ const (
 	discoveryType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
 )
 
-// asker is the user of the loop's requests.
-var asker = request.User{Name: "system:kube-aggregator", Groups: []string{request.GroupMasters}}
+// loopUser is the user of the loop's requests.
+var loopUser = request.User{Name: "system:kube-aggregator", Groups: []string{request.GroupMasters}}
 
 // ---- Availability ----
 
@@ -67,7 +67,7 @@ var asker = request.User{Name: "system:kube-aggregator", Groups: []string{reques
 func (g *Aggregator) check(ctx context.Context, spec *apiregistrationv1.APIServiceSpec, r *route) apiregistrationv1.APIServiceCondition {
 	name, namespace, port := spec.Service.Name, spec.Service.Namespace, *spec.Service.Port
 	is := func(status apiregistrationv1.ConditionStatus, reason, message string, args ...any) apiregistrationv1.APIServiceCondition {
-		return apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: status, Reason: reason, Message: shortened(fmt.Sprintf(message, args...)),
+		return apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: status, Reason: reason, Message: truncate(fmt.Sprintf(message, args...)),
 			LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second))}
 	}
 	const no, unknown = apiregistrationv1.ConditionFalse, apiregistrationv1.ConditionUnknown
@@ -97,18 +97,18 @@ func (g *Aggregator) check(ctx context.Context, spec *apiregistrationv1.APIServi
 			return is(no, "MissingEndpoints", "endpointslices for service/%s in %q have no addresses with port name %q", name, namespace, portName)
 		}
 	}
-	if err := r.answers(ctx, "/apis/"+spec.Group+"/"+spec.Version); err != nil {
+	if err := r.checkConcurrently(ctx, "/apis/"+spec.Group+"/"+spec.Version); err != nil {
 		return is(no, "FailedDiscoveryCheck", "%v", err)
 	}
 	return is(apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
 }
 
-// answers sends several concurrent requests. It succeeds if one of them does.
-func (r *route) answers(ctx context.Context, path string) error {
+// checkConcurrently sends several concurrent requests. It succeeds if one of them does.
+func (r *route) checkConcurrently(ctx context.Context, path string) error {
 	if r.err != nil {
 		return r.err
 	}
-	ctx, cancel := context.WithTimeout(ctx, askWaits)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	results := make(chan error, attempts)
 	for range attempts {
@@ -127,23 +127,23 @@ func (r *route) answers(ctx context.Context, path string) error {
 		}
 	}
 	r.close() // the next attempt must not use the same connection
-	return fmt.Errorf("failing or missing response from %s: %w", r.url(path), lasting(err))
+	return fmt.Errorf("failing or missing response from %s: %w", r.url(path), withoutLocalPort(err))
 }
 
 // maxText is the maximum size in bytes of another server's text in conditions and in the log.
 const maxText = 1 << 10
 
-// shortened returns the text, truncated to maxText bytes.
-func shortened(text string) string {
+// truncate returns the text, truncated to maxText bytes.
+func truncate(text string) string {
 	if len(text) <= maxText {
 		return text
 	}
 	return strings.ToValidUTF8(text[:maxText], "") + "..."
 }
 
-// lasting removes the local port from an error. It differs each time, and the condition should not
-// be rewritten for that.
-func lasting(err error) error {
+// withoutLocalPort removes the local port from an error. It differs each time, and the condition
+// should not be rewritten for that.
+func withoutLocalPort(err error) error {
 	if op := new(net.OpError); errors.As(err, &op) {
 		op.Source = nil
 	}
@@ -172,16 +172,16 @@ func (g *Aggregator) save(ctx context.Context, name string, r *route, before *ap
 
 // ---- Types ----
 
-// lesson is the description of a server's group version.
-type lesson struct {
+// versionDescription is the description of a server's group version.
+type versionDescription struct {
 	resources   []apidiscoveryv2.APIResourceDiscovery
 	openAPIHash string             // hash of its OpenAPI v3 document, if any
 	swagger     *discovery.Swagger // nil if there is none
 }
 
-// learn reads the types of a group version and its OpenAPI descriptions. Missing descriptions are
-// not an error.
-func learn(ctx context.Context, r *route, gv metav1.GroupVersion, before lesson) (is lesson, err error) {
+// describeVersion reads the types of a group version and its OpenAPI descriptions. Missing
+// descriptions are not an error.
+func describeVersion(ctx context.Context, r *route, gv metav1.GroupVersion, before versionDescription) (is versionDescription, err error) {
 	if is.resources, err = r.resources(ctx, gv); err != nil {
 		return is, err
 	}
@@ -224,7 +224,7 @@ func (r *route) resources(ctx context.Context, gv metav1.GroupVersion) ([]apidis
 		if _, err := bounded.UnmarshalStrict(a.body, &list); err != nil {
 			return nil, err
 		}
-		return found(&list, gv), nil
+		return findVersion(&list, gv), nil
 	}
 	path := "/apis/" + gv.Group + "/" + gv.Version
 	if a, err = r.get(ctx, path, "application/json", "", maxDiscovery); err != nil {
@@ -237,19 +237,19 @@ func (r *route) resources(ctx context.Context, gv metav1.GroupVersion) ([]apidis
 	if _, err := bounded.UnmarshalStrict(a.body, &list); err != nil {
 		return nil, err
 	}
-	return modern(&list), nil
+	return toAggregated(&list), nil
 }
 
-// found returns the resources of a group version in an aggregated document, or nil if it is
+// findVersion returns the resources of a group version in an aggregated document, or nil if it is
 // missing.
-func found(list *apidiscoveryv2.APIGroupDiscoveryList, gv metav1.GroupVersion) []apidiscoveryv2.APIResourceDiscovery {
+func findVersion(list *apidiscoveryv2.APIGroupDiscoveryList, gv metav1.GroupVersion) []apidiscoveryv2.APIResourceDiscovery {
 	for _, group := range list.Items {
 		for _, version := range group.Versions {
 			if group.Name != gv.Group || version.Version != gv.Version {
 				continue
 			}
 			for i := range version.Resources {
-				complete(&version.Resources[i])
+				addMissingKinds(&version.Resources[i])
 			}
 			return version.Resources
 		}
@@ -257,8 +257,8 @@ func found(list *apidiscoveryv2.APIGroupDiscoveryList, gv metav1.GroupVersion) [
 	return nil
 }
 
-// complete adds missing kinds, which would crash old clients.
-func complete(res *apidiscoveryv2.APIResourceDiscovery) {
+// addMissingKinds adds missing kinds, which would crash old clients.
+func addMissingKinds(res *apidiscoveryv2.APIResourceDiscovery) {
 	if res.ResponseKind == nil {
 		res.ResponseKind = &metav1.GroupVersionKind{}
 	}
@@ -269,9 +269,9 @@ func complete(res *apidiscoveryv2.APIResourceDiscovery) {
 	}
 }
 
-// modern converts a legacy list to the aggregated format. If the list contains a subresource but
-// not its resource, modern adds a resource without verbs.
-func modern(list *metav1.APIResourceList) (all []apidiscoveryv2.APIResourceDiscovery) {
+// toAggregated converts a legacy list to the aggregated format. If the list contains a subresource
+// but not its resource, modern adds a resource without verbs.
+func toAggregated(list *metav1.APIResourceList) (all []apidiscoveryv2.APIResourceDiscovery) {
 	at := map[string]int{}
 	find := func(name string, r *metav1.APIResource) *apidiscoveryv2.APIResourceDiscovery {
 		i, ok := at[name]
@@ -313,9 +313,9 @@ func (r *route) url(path string) string { return "https://" + r.host + path }
 
 // get reads a document of at most the given number of bytes, as the user asker.
 func (r *route) get(ctx context.Context, path, accept, etag string, most int64) (answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, askWaits)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return r.do(ctx, http.MethodGet, path, &asker, http.Header{"Accept": {accept}, "If-None-Match": {etag}}, nil, most)
+	return r.do(ctx, http.MethodGet, path, &loopUser, http.Header{"Accept": {accept}, "If-None-Match": {etag}}, nil, most)
 }
 
 // do sends a request of this server. It does not follow redirects, because it uses a RoundTripper.
@@ -333,7 +333,7 @@ func (r *route) do(ctx context.Context, method, path string, by *request.User, h
 		}
 	}
 	q.Header.Set("User-Agent", "apilet")
-	introduce(q.Header, by)
+	addIdentity(q.Header, by)
 	a, err := r.plain.RoundTrip(q)
 	if err != nil {
 		return answer{}, &url.Error{Op: method[:1] + strings.ToLower(method[1:]), URL: r.url(path), Err: err}
@@ -348,7 +348,7 @@ func (r *route) do(ctx context.Context, method, path string, by *request.User, h
 	}
 	text, err := io.ReadAll(io.LimitReader(a.Body, most+1))
 	if err == nil && int64(len(text)) > most {
-		err = fmt.Errorf("the answer of %s is longer than %d bytes", r.url(path), most)
+		err = fmt.Errorf("the response of %s is longer than %d bytes", r.url(path), most)
 	}
 	return answer{a.StatusCode, a.Header, text}, err
 }
@@ -365,7 +365,7 @@ func (g *Aggregator) ServeOpenAPI(w http.ResponseWriter, r *http.Request) bool {
 		discovery.ServeMergedIndex(g.Types, t.others, w, r)
 		return true
 	}
-	s := t.servers[wanted(&request.Info{Path: "/" + path})]
+	s := t.servers[groupVersionOf(&request.Info{Path: "/" + path})]
 	if s == nil || strings.Count(path, "/") != 2 {
 		return false
 	}
@@ -383,7 +383,7 @@ func (g *Aggregator) ServeOpenAPI(w http.ResponseWriter, r *http.Request) bool {
 	}
 	a, err := s.route.describe(r, path)
 	if err != nil {
-		g.failed(w, r, err)
+		g.handleError(w, r, err)
 		return true
 	}
 	for _, key := range []string{"Etag", "Expires", "Cache-Control", "Vary"} {
@@ -408,7 +408,7 @@ func (r *route) describe(asked *http.Request, path string) (a answer, err error)
 		queries = []string{"?hash=" + url.QueryEscape(hash), ""}
 	}
 	for _, query := range queries {
-		a, err = r.do(asked.Context(), http.MethodGet, "/openapi/v3/"+path+query, &asker, header, nil, maxOpenAPI)
+		a, err = r.do(asked.Context(), http.MethodGet, "/openapi/v3/"+path+query, &loopUser, header, nil, maxOpenAPI)
 		if err != nil || a.code == http.StatusOK || a.code == http.StatusNotModified {
 			return a, err
 		}

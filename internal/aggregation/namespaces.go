@@ -32,10 +32,10 @@ import (
 )
 
 const (
-	emptyWaits = time.Minute
-	emptyEach  = 30 * time.Second
-	maxList    = 16 << 20 // maximum size in bytes of a list of metadata
-	atOnce     = 500      // maximum number of objects in a list
+	emptyTimeout = time.Minute
+	emptyEach    = 30 * time.Second
+	maxList      = 16 << 20 // maximum size in bytes of a list of metadata
+	listLimit    = 500      // maximum number of objects in a list
 )
 
 // namespaceController is the user of these requests.
@@ -49,16 +49,16 @@ func (g *Aggregator) EmptyNamespace(ctx context.Context, namespace string) <-cha
 	if t == nil {
 		return nil
 	}
-	said := make(chan gc.Remaining, 1)
-	go func() { // ends within emptyWaits, or with ctx
-		ctx, cancel := context.WithTimeout(ctx, emptyWaits)
+	remaining := make(chan gc.Remaining, 1)
+	go func() { // ends within emptyTimeout, or with ctx
+		ctx, cancel := context.WithTimeout(ctx, emptyTimeout)
 		defer cancel()
-		said <- t.empty(ctx, namespace)
+		remaining <- t.emptyNamespace(ctx, namespace)
 	}()
-	return said
+	return remaining
 }
 
-func (t *table) empty(ctx context.Context, namespace string) gc.Remaining {
+func (t *table) emptyNamespace(ctx context.Context, namespace string) gc.Remaining {
 	v := gc.Remaining{Objects: map[string]int{}, Finalizers: map[string]int{}}
 	var away []string
 	for i := range t.others.All {
@@ -76,7 +76,7 @@ func (t *table) empty(ctx context.Context, namespace string) gc.Remaining {
 				continue
 			}
 			c := collection{s.route, other, res.Resource, namespace}
-			if err := c.clear(ctx, slices.Contains(verbs, "deletecollection"), &v); err != nil {
+			if err := c.deleteObjects(ctx, slices.Contains(verbs, "deletecollection"), &v); err != nil {
 				v.Errors = append(v.Errors, fmt.Errorf("%s.%s of APIService %s: %w", res.Resource, other.Group, s.name, err))
 			}
 		}
@@ -103,8 +103,8 @@ func (c *collection) path(name string) string {
 	return p
 }
 
-// ask sends a request. It returns an error for an unsuccessful status code, except for 404.
-func (c *collection) ask(ctx context.Context, method, path, body string) (answer, error) {
+// do sends a request. It returns an error for an unsuccessful status code, except for 404.
+func (c *collection) do(ctx context.Context, method, path, body string) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, emptyEach)
 	defer cancel()
 	header := http.Header{"Accept": {"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"}}
@@ -113,23 +113,23 @@ func (c *collection) ask(ctx context.Context, method, path, body string) (answer
 	}
 	a, err := c.route.do(ctx, method, path, &namespaceController, header, []byte(body), maxList)
 	if err == nil && (a.code < 200 || a.code > 299) && a.code != http.StatusNotFound {
-		err = errors.New(cmp.Or(shortened(gjson.GetBytes(a.body, "message").String()), fmt.Sprintf("bad status from %s: %d", c.route.url(path), a.code)))
+		err = errors.New(cmp.Or(truncate(gjson.GetBytes(a.body, "message").String()), fmt.Sprintf("bad status from %s: %d", c.route.url(path), a.code)))
 	}
 	return a, err
 }
 
-// clear deletes the objects and counts the remaining ones.
-func (c *collection) clear(ctx context.Context, together bool, v *gc.Remaining) error {
+// deleteObjects deletes the objects and counts the remaining ones.
+func (c *collection) deleteObjects(ctx context.Context, together bool, v *gc.Remaining) error {
 	const options = `{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background"}`
 	left, err := c.list(ctx)
 	if err != nil || len(left) == 0 {
 		return err
 	}
 	if together {
-		_, err = c.ask(ctx, http.MethodDelete, c.path(""), options)
+		_, err = c.do(ctx, http.MethodDelete, c.path(""), options)
 	} else {
 		for _, name := range slices.Sorted(maps.Keys(left)) {
-			if _, one := c.ask(ctx, http.MethodDelete, c.path(name), options); one != nil {
+			if _, one := c.do(ctx, http.MethodDelete, c.path(name), options); one != nil {
 				err = one
 			}
 		}
@@ -144,14 +144,14 @@ func (c *collection) clear(ctx context.Context, together bool, v *gc.Remaining) 
 	return cmp.Or(err, listed)
 }
 
-// list returns the names of up to atOnce objects with their finalizers.
+// list returns the names of up to listLimit objects with their finalizers.
 func (c *collection) list(ctx context.Context) (map[string][]string, error) {
-	a, err := c.ask(ctx, http.MethodGet, c.path("")+fmt.Sprintf("?limit=%d", atOnce), "")
+	a, err := c.do(ctx, http.MethodGet, c.path("")+fmt.Sprintf("?limit=%d", listLimit), "")
 	if err != nil || a.code == http.StatusNotFound {
 		return nil, err
 	}
 	if !gjson.ValidBytes(a.body) || !gjson.GetBytes(a.body, "items").Exists() {
-		return nil, errors.New("the answer to a list is none")
+		return nil, errors.New("the response to a list is not a list")
 	}
 	left := map[string][]string{}
 	for _, item := range gjson.GetBytes(a.body, "items").Array() {

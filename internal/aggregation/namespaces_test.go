@@ -16,7 +16,7 @@ import (
 // TestNamespacesNameTheAPIServiceTheyWaitFor, and quote no more than a part of its server's words.
 func TestNamespacesNameTheAPIServiceTheyWaitFor(t *testing.T) {
 	for body, want := range map[string]string{
-		`{}`: "things.g of APIService v1.g: the answer to a list is none",
+		`{}`: "things.g of APIService v1.g: the response to a list is not a list",
 		fmt.Sprintf(`{"message":%q}`, strings.Repeat("é", 1<<20)): "things.g of APIService v1.g: éé",
 	} {
 		back := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -34,7 +34,7 @@ func TestNamespacesNameTheAPIServiceTheyWaitFor(t *testing.T) {
 			others: &discovery.RemoteVersions{All: []discovery.RemoteVersion{{Group: "g", Version: "v1", Resources: things},
 				{Group: "away", Version: "v2", Stale: true}}},
 		}
-		rest := tab.empty(t.Context(), "n")
+		rest := tab.emptyNamespace(t.Context(), "n")
 		if len(rest.Errors) != 1 || !strings.HasPrefix(rest.Errors[0].Error(), want) || len(rest.Errors[0].Error()) > 2*maxText {
 			t.Errorf("%.80s: failed %.300v", body, rest.Errors)
 		}

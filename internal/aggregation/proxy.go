@@ -42,10 +42,10 @@ import (
 )
 
 const (
-	idleConn       = 90 * time.Second
-	idleConns      = 25
-	handshakes     = 10 * time.Second // limit for connecting, and for the TLS handshake
-	discoveryWaits = 5 * time.Second  // limit for the list of a version's types
+	idleConn         = 90 * time.Second
+	idleConns        = 25
+	handshakeTimeout = 10 * time.Second // limit for connecting, and for the TLS handshake
+	discoveryTimeout = 5 * time.Second  // limit for the list of a version's types
 )
 
 // ---- Routes ----
@@ -88,8 +88,8 @@ func (g *Aggregator) newRoute(spec *apiregistrationv1.APIServiceSpec) *route {
 		return new(tls.Certificate), nil
 	}
 	make := func(upgrades bool) *http.Transport {
-		t := &http.Transport{TLSClientConfig: secured.Clone(), DialContext: within(handshakes, g.Services.Dialer(service.Namespace, service.Name, *service.Port)),
-			TLSHandshakeTimeout: handshakes, ResponseHeaderTimeout: g.ResponseHeaderTimeout, ExpectContinueTimeout: time.Second, MaxResponseHeaderBytes: proxy.MaxHeader,
+		t := &http.Transport{TLSClientConfig: secured.Clone(), DialContext: within(handshakeTimeout, g.Services.Dialer(service.Namespace, service.Name, *service.Port)),
+			TLSHandshakeTimeout: handshakeTimeout, ResponseHeaderTimeout: g.ResponseHeaderTimeout, ExpectContinueTimeout: time.Second, MaxResponseHeaderBytes: proxy.MaxHeader,
 			MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn, DisableCompression: true, Protocols: new(http.Protocols),
 			HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}}
 		t.Protocols.SetHTTP1(true)
@@ -123,9 +123,9 @@ func (g *Aggregator) Serve(w http.ResponseWriter, r *http.Request) bool {
 	if t == nil {
 		return false
 	}
-	gv := wanted(&request.From(r.Context()).Info)
+	gv := groupVersionOf(&request.From(r.Context()).Info)
 	if s := t.servers[gv]; s != nil {
-		g.pass(s, w, r)
+		g.proxy(s, w, r)
 		return true
 	}
 	if gv.Version == "" && gv.Group != "" && t.others.Has(gv.Group) {
@@ -135,8 +135,8 @@ func (g *Aggregator) Serve(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// wanted returns the group version of a path below /apis/.
-func wanted(info *request.Info) (gv metav1.GroupVersion) {
+// groupVersionOf returns the group version of a path below /apis/.
+func groupVersionOf(info *request.Info) (gv metav1.GroupVersion) {
 	if info.ResourceRequest {
 		if info.APIPrefix == "apis" {
 			gv.Group, gv.Version = info.Group, info.Version
@@ -151,8 +151,8 @@ func wanted(info *request.Info) (gv metav1.GroupVersion) {
 	return gv
 }
 
-// pass proxies a request to a server.
-func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
+// proxy proxies a request to a server.
+func (g *Aggregator) proxy(s *server, w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !s.available:
 		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
@@ -160,8 +160,8 @@ func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 	case s.route.err != nil:
 		http.Error(w, s.route.err.Error(), http.StatusInternalServerError)
 		return
-	case !straight(r.URL):
-		g.WriteError(w, r, apierrors.NewBadRequest("the path has parts that another server might read otherwise: an escaped slash, an empty part, or one of dots"))
+	case !isUnambiguousPath(r.URL):
+		g.WriteError(w, r, apierrors.NewBadRequest("the path contains an escaped slash, an empty segment or a dot segment, which another server might interpret differently"))
 		return
 	case slices.ContainsFunc(r.Header.Values("Via"), func(via string) bool { return strings.Contains(via, g.self) }):
 		http.Error(w, "this server has passed the request on before: the APIService's Service leads back to it", http.StatusLoopDetected)
@@ -174,14 +174,14 @@ func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 	}
 	hop := &proxy.Hop{Plain: s.route.plain, Upgrade: s.route.upgrades, Streaming: rec.Streaming || request.IsLongRunning(&rec.Info), WriteTimeout: g.ResponseHeaderTimeout,
 		OnStart: func() { g.OnLongRunning(r.Context()) },
-		Rewrite: func(p *httputil.ProxyRequest) { g.readdress(p, s.route, rec) },
+		Rewrite: func(p *httputil.ProxyRequest) { g.rewrite(p, s.route, rec) },
 		Modify: func(ours http.Header, answer *http.Response) error {
-			g.tame(ours, answer)
+			g.filterHeaders(ours, answer)
 			return nil
 		},
-		ErrorHandler: g.failed}
+		ErrorHandler: g.handleError}
 	if !rec.Info.ResourceRequest {
-		hop.Limit = discoveryWaits
+		hop.Limit = discoveryTimeout
 	}
 	forward := &proxy.Forwarder{Slots: g.Upgrades, Stopping: g.Stopping}
 	if err := forward.Serve(w, r, rec.User, hop); err != nil {
@@ -189,8 +189,8 @@ func (g *Aggregator) pass(s *server, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// straight reports whether all servers split the path into the same segments.
-func straight(u *url.URL) bool {
+// isUnambiguousPath reports whether all servers split the path into the same segments.
+func isUnambiguousPath(u *url.URL) bool {
 	if strings.Contains(strings.ToLower(u.EscapedPath()), "%2f") || strings.Contains(u.Path, "\\") {
 		return false
 	}
@@ -198,8 +198,8 @@ func straight(u *url.URL) bool {
 	return clean == u.Path || clean+"/" == u.Path
 }
 
-// readdress prepares the outgoing request.
-func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request.Request) {
+// rewrite prepares the outgoing request.
+func (g *Aggregator) rewrite(p *httputil.ProxyRequest, to *route, rec *request.Request) {
 	out := p.Out
 	out.URL.Scheme, out.URL.Host, out.Host = "https", to.host, to.host
 	// drops parameters that this server did not understand
@@ -213,7 +213,7 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 			delete(h, key)
 		}
 	}
-	introduce(h, &rec.User)
+	addIdentity(h, &rec.User)
 	if before := p.In.Header["X-Forwarded-For"]; len(before) > 0 {
 		h["X-Forwarded-For"] = slices.Clone(before)
 	}
@@ -235,8 +235,8 @@ func (g *Aggregator) readdress(p *httputil.ProxyRequest, to *route, rec *request
 var redirecting = []string{"Cookie", "Cookie2", "X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Method", "X-Original-Uri",
 	"X-Original-Url", "X-Override-Url", "X-Rewrite-Url"}
 
-// introduce adds the user's identity to the headers that API servers use by default.
-func introduce(h http.Header, u *request.User) {
+// addIdentity adds the user's identity to the headers that API servers use by default.
+func addIdentity(h http.Header, u *request.User) {
 	h.Set("X-Remote-User", u.Name)
 	if u.UID != "" {
 		h.Set("X-Remote-Uid", u.UID)
@@ -267,8 +267,8 @@ func escapeKey(key string) string {
 	return b.String()
 }
 
-// failed responds if the other server did not.
-func (g *Aggregator) failed(w http.ResponseWriter, r *http.Request, err error) {
+// handleError responds if the other server did not.
+func (g *Aggregator) handleError(w http.ResponseWriter, r *http.Request, err error) {
 	if cause := r.Context().Err(); cause != nil {
 		g.WriteError(w, r, cause)
 		return

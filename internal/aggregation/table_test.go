@@ -359,7 +359,7 @@ func TestLessonsAreBounded(t *testing.T) {
 					fmt.Fprint(w, `{"paths":{"apis/other/v1":{"serverRelativeURL":"/openapi/v3/x?hash=1"},"apis/g/v1":{"serverRelativeURL":"/openapi/v3/apis/g/v1?hash=2"}}}`)
 				}
 			})
-			is, err := learn(t.Context(), r, metav1.GroupVersion{Group: "g", Version: "v1"}, lesson{})
+			is, err := describeVersion(t.Context(), r, metav1.GroupVersion{Group: "g", Version: "v1"}, versionDescription{})
 			if (err != nil) != (c.err != "") || err != nil && c.err != "x" && !strings.Contains(err.Error(), c.err) {
 				t.Fatalf("got %v, want %q", err, c.err)
 			}
@@ -380,7 +380,7 @@ func TestLessonsAreBounded(t *testing.T) {
 			if resource != c.resource || is.openAPIHash != "2" || (is.swagger != nil) != c.described {
 				t.Errorf("learned %q, hash %q, described %v; want %q, 2, %v", resource, is.openAPIHash, is.swagger != nil, c.resource, c.described)
 			}
-			if next, err := learn(t.Context(), r, metav1.GroupVersion{Group: "g", Version: "v1"}, is); err != nil || c.described && next.swagger != is.swagger {
+			if next, err := describeVersion(t.Context(), r, metav1.GroupVersion{Group: "g", Version: "v1"}, is); err != nil || c.described && next.swagger != is.swagger {
 				t.Errorf("a description that has not changed was not kept: %v", err)
 			}
 		})
@@ -432,7 +432,7 @@ func TestNamespacesAreEmptiedOneByOne(t *testing.T) {
 			{Resource: "reviews", Scope: namespaced, Verbs: []string{"create"}},
 			{Resource: "readonly", Scope: namespaced, Verbs: []string{"list"}},
 		}}}}}
-	rest := tab.empty(t.Context(), "n/..")
+	rest := tab.emptyNamespace(t.Context(), "n/..")
 	want := gc.Remaining{Objects: map[string]int{"things.g": 2}, Finalizers: map[string]int{"f": 1}}
 	if fmt.Sprint(rest.Objects, rest.Finalizers) != fmt.Sprint(want.Objects, want.Finalizers) || len(rest.Errors) != 1 || !strings.Contains(fmt.Sprint(rest.Errors), "things.g of APIService v1.g: not you") {
 		t.Errorf("left %v, held by %v, failed %v", rest.Objects, rest.Finalizers, rest.Errors)

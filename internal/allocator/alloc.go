@@ -63,8 +63,8 @@ const (
 	nodePorts     = "30000-32767"
 	// maxProbes is the maximum number of addresses to try in a range.
 	maxProbes = 1 << 16
-	// giveBackWithin limits the time for releasing claims. The repair releases the remaining ones.
-	giveBackWithin            = 10 * time.Second
+	// releaseTimeout limits the time for releasing claims. The repair releases the remaining ones.
+	releaseTimeout            = 10 * time.Second
 	errTaken       allocation = "provided %s is already allocated"
 	errFull        allocation = "range is full"
 	errForeign     allocation = "the provided network does not match the current range"
@@ -104,13 +104,13 @@ type Allocator struct {
 	taken    map[string]string // maps addresses and ports to the key of their Service
 	claimed  map[string]claim  // IPAddresses by address
 	ranges   map[string]cidr   // ServiceCIDRs by name
-	held     map[string]bool   // assigned to requests in progress
+	pending  map[string]bool   // assigned to requests in progress
 }
 
 // New returns an allocator for the given ranges, at most one for each family.
 func New(st *store.Store, blocks ...netip.Prefix) *Allocator {
 	return &Allocator{st: st, Ranges: blocks, services: st.Follow(serviceRange), claims: st.Follow(addressRange), cidrs: st.Follow(cidrRange),
-		taken: map[string]string{}, claimed: map[string]claim{}, ranges: map[string]cidr{}, held: map[string]bool{}, leaks: map[int32]int{}}
+		taken: map[string]string{}, claimed: map[string]claim{}, ranges: map[string]cidr{}, pending: map[string]bool{}, leaks: map[int32]int{}}
 }
 
 // Assign assigns the missing families, addresses and ports to a Service, and checks the requested
@@ -124,7 +124,7 @@ func (a *Allocator) Assign(obj, before scheme.Object, dryRun bool) (*Allocation,
 		return nil, nil
 	}
 	old, _ := before.(*corev1.Service)
-	asked := svc.Spec.DeepCopy()
+	requested := svc.Spec.DeepCopy()
 	if errs := validation.SetIPFamilies(svc, old, a.families()); len(errs) > 0 {
 		return nil, apierror.Invalid(schema.GroupKind{Kind: "Service"}, svc.Name, errs)
 	}
@@ -132,7 +132,7 @@ func (a *Allocator) Assign(obj, before scheme.Object, dryRun bool) (*Allocation,
 	if err != nil {
 		return nil, err
 	}
-	g.asked = asked
+	g.requested = requested
 	return g, nil
 }
 
@@ -146,7 +146,7 @@ func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allocation, er
 	g := &Allocation{a: a, svc: svc, dryRun: dryRun, key: serviceRange + svc.Namespace + "/" + svc.Name}
 	if a.Shared {
 		var err error
-		if g.others, err = a.readPorts(); err != nil {
+		if g.sharedPorts, err = a.readPorts(); err != nil {
 			return nil, err
 		}
 	}
@@ -160,7 +160,7 @@ func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allocation, er
 		err = apierror.Invalid(schema.GroupKind{Kind: "Service"}, svc.Name, g.errs)
 	}
 	if err != nil {
-		g.giveBackLocked()
+		g.releaseLocked()
 		return nil, err
 	}
 	return g, nil
@@ -169,19 +169,19 @@ func (a *Allocator) pick(svc, old *corev1.Service, dryRun bool) (*Allocation, er
 // catchUp reads the Services, IPAddresses and ServiceCIDRs, and later their changes from the log.
 func (a *Allocator) catchUp() error {
 	ctx := context.Background()
-	err := a.cidrs.CatchUp(ctx, func() { clear(a.ranges) }, func(ev *store.Event) { a.noteRange(ev.Key, ev.JSON, !ev.Deleted) })
+	err := a.cidrs.CatchUp(ctx, func() { clear(a.ranges) }, func(ev *store.Event) { a.applyRange(ev.Key, ev.JSON, !ev.Deleted) })
 	if err != nil {
 		return err
 	}
-	err = a.claims.CatchUp(ctx, func() { clear(a.claimed) }, func(ev *store.Event) { a.noteClaim(ev.Key, ev.JSON, !ev.Deleted) })
+	err = a.claims.CatchUp(ctx, func() { clear(a.claimed) }, func(ev *store.Event) { a.applyClaim(ev.Key, ev.JSON, !ev.Deleted) })
 	return cmp.Or(err, a.services.CatchUp(ctx, func() { clear(a.taken) }, func(ev *store.Event) {
-		a.note(ev.Key, ev.Prev, false)
-		a.note(ev.Key, ev.JSON, !ev.Deleted)
+		a.applyService(ev.Key, ev.Prev, false)
+		a.applyService(ev.Key, ev.JSON, !ev.Deleted)
 	}))
 }
 
-// noteClaim adds or removes an IPAddress.
-func (a *Allocator) noteClaim(key string, json []byte, has bool) {
+// applyClaim adds or removes an IPAddress.
+func (a *Allocator) applyClaim(key string, json []byte, has bool) {
 	_, address := scheme.NamespacedName(key)
 	if has {
 		a.claimed[address] = claimOf(json)
@@ -190,9 +190,9 @@ func (a *Allocator) noteClaim(key string, json []byte, has bool) {
 	}
 }
 
-// note marks the values of a stored Service as taken or free.
-func (a *Allocator) note(key string, json []byte, has bool) {
-	given(json, func(text string) {
+// applyService marks the values of a stored Service as taken or free.
+func (a *Allocator) applyService(key string, json []byte, has bool) {
+	eachValue(json, func(text string) {
 		switch {
 		case has:
 			a.taken[text] = key
@@ -202,8 +202,8 @@ func (a *Allocator) note(key string, json []byte, has bool) {
 	})
 }
 
-// given calls mark for each address and port of a stored Service.
-func given(json []byte, mark func(text string)) {
+// eachValue calls mark for each address and port of a stored Service.
+func eachValue(json []byte, mark func(text string)) {
 	one := func(v gjson.Result) bool {
 		if text := v.String(); text != "" && text != corev1.ClusterIPNone && text != "0" {
 			mark(canonical(text))
@@ -233,23 +233,23 @@ func canonical(text string) string {
 // An Allocation holds the values assigned to a request. If the object needs no values, it is nil.
 // The caller of its unexported methods must hold the allocator's lock.
 type Allocation struct {
-	a     *Allocator
-	svc   *corev1.Service
-	asked *corev1.ServiceSpec // the spec before Assign
-	key   string
-	held  []string // all assigned values, which are held in this server
+	a         *Allocator
+	svc       *corev1.Service
+	requested *corev1.ServiceSpec // the spec before Assign
+	key       string
+	values    []string // all assigned values, which are held in this server
 	// adopted are the held addresses that an earlier incomplete create of the same Service has
 	// claimed.
-	adopted []string
-	claims  []string // values claimed for the request
-	dryRun  bool
-	others  ports   // ports claimed in the store, if servers share them
-	ports   []int32 // list of free ports, nil before the first use
-	errs    field.ErrorList
+	adopted     []string
+	claims      []string // values claimed for the request
+	dryRun      bool
+	sharedPorts ports   // ports claimed in the store, if servers share them
+	ports       []int32 // list of free ports, nil before the first use
+	errs        field.ErrorList
 }
 
-// take holds a value for the Service. If another Service has it, it returns false.
-func (g *Allocation) take(text string) bool {
+// reserve holds a value for the Service. If another Service has it, it returns false.
+func (g *Allocation) reserve(text string) bool {
 	if owner, taken := g.a.taken[text]; taken {
 		return owner == g.key
 	}
@@ -257,16 +257,16 @@ func (g *Allocation) take(text string) bool {
 }
 
 func (g *Allocation) hold(text string) bool {
-	if g.a.held[text] {
+	if g.a.pending[text] {
 		return false
 	}
-	g.a.held[text] = true
-	g.held = append(g.held, text)
+	g.a.pending[text] = true
+	g.values = append(g.values, text)
 	return true
 }
 
-// takeAddress is like take for an address, and also checks the claims.
-func (g *Allocation) takeAddress(text string) bool {
+// reserveAddress is like take for an address, and also checks the claims.
+func (g *Allocation) reserveAddress(text string) bool {
 	c, claimed := g.a.claimed[text]
 	if claimed && c.owner != g.key {
 		return g.a.taken[text] == g.key
@@ -274,16 +274,16 @@ func (g *Allocation) takeAddress(text string) bool {
 	if claimed {
 		g.adopted = append(g.adopted, text)
 	}
-	return g.take(text)
+	return g.reserve(text)
 }
 
-// takePort is like take for a port, and also checks the claims.
-func (g *Allocation) takePort(port int32) bool {
+// reservePort is like take for a port, and also checks the claims.
+func (g *Allocation) reservePort(port int32) bool {
 	text := strconv.Itoa(int(port))
-	if owner := g.a.taken[text]; owner == "" && g.others.has(port) {
+	if owner := g.a.taken[text]; owner == "" && g.sharedPorts.has(port) {
 		return false
 	}
-	return g.take(text)
+	return g.reserve(text)
 }
 
 // addresses assigns an address of each family to a Service. If the Service already has one, only
@@ -308,9 +308,9 @@ func (g *Allocation) addresses(old *corev1.Service) error {
 	for i, family := range spec.IPFamilies[from:] {
 		ip, err := spec.ClusterIPs[from+i], error(nil)
 		if ip == "" {
-			ip, err = g.anyAddress(family)
+			ip, err = g.pickAddress(family)
 		} else {
-			g.wantedAddress(family, ip)
+			g.requestAddress(family, ip)
 		}
 		if err != nil || len(g.errs) > 0 {
 			return err
@@ -322,8 +322,8 @@ func (g *Allocation) addresses(old *corev1.Service) error {
 	return nil
 }
 
-// wantedAddress takes an address that the Service requests.
-func (g *Allocation) wantedAddress(family corev1.IPFamily, ip string) {
+// requestAddress takes an address that the Service requests.
+func (g *Allocation) requestAddress(family corev1.IPFamily, ip string) {
 	addr, err := netip.ParseAddr(ip)
 	if err != nil {
 		return // validation reports a better error
@@ -332,23 +332,23 @@ func (g *Allocation) wantedAddress(family corev1.IPFamily, ip string) {
 	in := slices.ContainsFunc(blocks, func(b block) bool { return b.has(addr) })
 	switch {
 	case !in && g.dryRun && len(blocks) > 0:
-		g.refuse(ip, fmt.Sprintf(string(errOutOfRange), addr, blocks[0].prefix))
+		g.addError(ip, fmt.Sprintf(string(errOutOfRange), addr, blocks[0].prefix))
 	case !in:
-		g.refuse(ip, string(errForeign))
-	case !g.dryRun && !g.takeAddress(addr.String()):
-		g.refuse(ip, fmt.Sprintf(string(errTaken), "IP"))
+		g.addError(ip, string(errForeign))
+	case !g.dryRun && !g.reserveAddress(addr.String()):
+		g.addError(ip, fmt.Sprintf(string(errTaken), "IP"))
 	}
 }
 
-func (g *Allocation) refuse(ip, why string) {
+func (g *Allocation) addError(ip, why string) {
 	at := field.NewPath("spec", "clusterIPs")
 	g.errs = append(g.errs, field.Invalid(at, g.svc.Spec.ClusterIPs, "failed to allocate IP "+ip+": "+why))
 }
 
-// anyAddress selects a random free address. If possible, it does not use addresses in the band of a
-// range, which is for requested addresses. A dry run gets the network address, which is never
+// pickAddress selects a random free address. If possible, it does not use addresses in the band of
+// a range, which is for requested addresses. A dry run gets the network address, which is never
 // allocated.
-func (g *Allocation) anyAddress(family corev1.IPFamily) (string, error) {
+func (g *Allocation) pickAddress(family corev1.IPFamily) (string, error) {
 	for _, b := range g.a.blocks(family) {
 		if g.dryRun {
 			return b.prefix.Addr().String(), nil
@@ -375,7 +375,7 @@ func (g *Allocation) probe(b block, from, to uint64) string {
 	for i := range min(to-from, maxProbes) {
 		addr := b.at(from + (start+i)%(to-from))
 		text := addr.String()
-		if _, taken := g.a.taken[text]; addr != own && !taken && g.takeAddress(text) {
+		if _, taken := g.a.taken[text]; addr != own && !taken && g.reserveAddress(text) {
 			return text
 		}
 	}
@@ -404,13 +404,13 @@ func (g *Allocation) nodePorts(old *corev1.Service) error {
 				p.NodePort, ok = g.freePort()
 			} else {
 				p.NodePort = ports[named].NodePort
-				ok = g.wantedNodePort(i)
+				ok = g.requestNodePort(i)
 			}
 			given[p.Port] = p.NodePort
 		case p.NodePort == 0:
 			p.NodePort = shared
 		case p.NodePort != shared:
-			ok = g.wantedNodePort(i)
+			ok = g.requestNodePort(i)
 		}
 		if !ok {
 			return nil
@@ -437,7 +437,7 @@ func (g *Allocation) changedNodePorts(old *corev1.Service) error {
 		case p.NodePort == 0:
 			p.NodePort, ok = g.freePort()
 		case !own[p.NodePort]:
-			ok = g.wantedNodePort(i)
+			ok = g.requestNodePort(i)
 			own[p.NodePort] = true
 		}
 		if !ok {
@@ -452,11 +452,11 @@ func (g *Allocation) changedNodePorts(old *corev1.Service) error {
 	return nil
 }
 
-// wantedNodePort takes the node port that a port of the Service requests. It reports whether the
+// requestNodePort takes the node port that a port of the Service requests. It reports whether the
 // port is available.
-func (g *Allocation) wantedNodePort(i int) bool {
+func (g *Allocation) requestNodePort(i int) bool {
 	port := g.svc.Spec.Ports[i].NodePort
-	refusal := g.wantedPort(port)
+	refusal := g.requestPort(port)
 	if refusal != "" {
 		g.errs = append(g.errs, field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), port, refusal))
 	}
@@ -474,20 +474,20 @@ func (g *Allocation) healthPort(old *corev1.Service) error {
 		*port, _ = g.freePort()
 	case old != nil && strategy.NeedsHealthPort(old):
 	default:
-		if refusal := g.wantedPort(*port); refusal != "" {
+		if refusal := g.requestPort(*port); refusal != "" {
 			return apierrors.NewInternalError(fmt.Errorf("failed to allocate requested HealthCheck NodePort %d: %s", *port, refusal))
 		}
 	}
 	return nil
 }
 
-// wantedPort takes a port that the Service requests. It returns the reason if the port is not
+// requestPort takes a port that the Service requests. It returns the reason if the port is not
 // available, or "".
-func (g *Allocation) wantedPort(port int32) (refusal string) {
+func (g *Allocation) requestPort(port int32) (refusal string) {
 	if !inNodePorts(port) && !g.dryRun {
 		return fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d", firstNodePort, firstNodePort+nodePortCount-1)
 	}
-	if !g.takePort(port) {
+	if !g.reservePort(port) {
 		return fmt.Sprintf(string(errTaken), "port")
 	}
 	return ""
@@ -503,7 +503,7 @@ func (g *Allocation) freePort() (port int32, ok bool) {
 	}
 	for len(g.ports) > 0 {
 		port, g.ports = g.ports[0], g.ports[1:]
-		if g.takePort(port) { // the Service may have requested it
+		if g.reservePort(port) { // the Service may have requested it
 			return port, true
 		}
 	}
@@ -515,7 +515,7 @@ func (g *Allocation) freePorts() []int32 {
 	free, start := make([]int32, 0, nodePortCount), rand.Int32N(nodePortCount)
 	for i := range int32(nodePortCount) {
 		port := firstNodePort + (start+i)%nodePortCount
-		if text := strconv.Itoa(int(port)); g.a.taken[text] == "" && !g.a.held[text] && !g.others.has(port) {
+		if text := strconv.Itoa(int(port)); g.a.taken[text] == "" && !g.a.pending[text] && !g.sharedPorts.has(port) {
 			free = append(free, port)
 		}
 	}
@@ -528,7 +528,7 @@ func (g *Allocation) Claim(ctx context.Context) error {
 		return nil
 	}
 	var wanted []int32
-	for _, text := range g.held {
+	for _, text := range g.values {
 		port, err := strconv.Atoi(text)
 		if err == nil && inNodePorts(int32(port)) {
 			wanted = append(wanted, int32(port))
@@ -558,18 +558,18 @@ func (g *Allocation) Done(ctx context.Context, err error) {
 		return
 	}
 	g.a.mu.Lock()
-	g.giveBackLocked()
+	g.releaseLocked()
 	g.a.mu.Unlock()
 	if err != nil && !inDoubt(err) {
-		g.a.giveBack(ctx, g.key, g.claims)
+		g.a.releaseClaims(ctx, g.key, g.claims)
 	}
 	if errors.Is(err, ErrAlreadyClaimed) {
-		g.asked.DeepCopyInto(&g.svc.Spec)
+		g.requested.DeepCopyInto(&g.svc.Spec)
 	}
 }
 
-func (g *Allocation) giveBackLocked() {
-	for _, text := range g.held {
-		delete(g.a.held, text)
+func (g *Allocation) releaseLocked() {
+	for _, text := range g.values {
+		delete(g.a.pending, text)
 	}
 }

@@ -228,31 +228,31 @@ func (a *Allocator) ReleaseUnused(ctx context.Context, key string, before, after
 		return
 	}
 	kept := map[string]bool{}
-	given(after, func(text string) { kept[text] = true })
+	eachValue(after, func(text string) { kept[text] = true })
 	var lost []string
-	given(before, func(text string) {
+	eachValue(before, func(text string) {
 		if !kept[text] {
 			kept[text] = true
 			lost = append(lost, text)
 		}
 	})
-	a.giveBack(ctx, key, lost)
+	a.releaseClaims(ctx, key, lost)
 }
 
-// giveBack releases the claims of a Service, except for values that a stored Service has or that
-// are assigned to a request.
-func (a *Allocator) giveBack(ctx context.Context, service string, texts []string) {
+// releaseClaims releases the claims of a Service, except for values that a stored Service has or
+// that are assigned to a request.
+func (a *Allocator) releaseClaims(ctx context.Context, service string, texts []string) {
 	if len(texts) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
 	var addresses []string
 	var unused []int32
 	a.mu.Lock()
 	err := a.catchUp()
 	for _, text := range texts {
-		if err != nil || a.taken[text] != "" || a.held[text] {
+		if err != nil || a.taken[text] != "" || a.pending[text] {
 			continue
 		}
 		if port, notPort := strconv.Atoi(text); notPort != nil {

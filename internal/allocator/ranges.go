@@ -28,7 +28,7 @@ import (
 const (
 	cidrRange   = "/networking.k8s.io/servicecidrs/"
 	ownRange    = "kubernetes" // the default ServiceCIDR
-	shortestSix = 64           // bits of the shortest IPv6 prefix that is used
+	minIPv6Bits = 64           // bits of the shortest IPv6 prefix that is used
 )
 
 // A cidr is a stored ServiceCIDR.
@@ -37,8 +37,8 @@ type cidr struct {
 	ready  bool
 }
 
-// noteRange adds or removes a ServiceCIDR.
-func (a *Allocator) noteRange(key string, json []byte, has bool) {
+// applyRange adds or removes a ServiceCIDR.
+func (a *Allocator) applyRange(key string, json []byte, has bool) {
 	_, name := scheme.NamespacedName(key)
 	if !has {
 		delete(a.ranges, name)
@@ -60,14 +60,14 @@ func (a *Allocator) noteRange(key string, json []byte, has bool) {
 func (a *Allocator) blocks(family corev1.IPFamily) (found []block) {
 	add := func(prefixes []netip.Prefix) {
 		for _, prefix := range prefixes {
-			if six := prefix.Addr().Is6(); six == (family == corev1.IPv6Protocol) && (!six || prefix.Bits() >= shortestSix) {
+			if six := prefix.Addr().Is6(); six == (family == corev1.IPv6Protocol) && (!six || prefix.Bits() >= minIPv6Bits) {
 				found = append(found, blockOf(prefix.Masked()))
 			}
 		}
 	}
-	own, told := a.ranges[ownRange]
+	own, known := a.ranges[ownRange]
 	switch {
-	case !told:
+	case !known:
 		add(a.Ranges)
 	case own.ready:
 		add(own.blocks)

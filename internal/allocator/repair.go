@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	repairEvery   = 3 * time.Minute
-	orphanGrace   = time.Minute // age of an IPAddress without a Service
-	leakRounds    = 3           // the round in which a node port without a Service is released
-	repairWorkers = 16          // maximum number of concurrent writes
+	repairInterval = 3 * time.Minute
+	orphanGrace    = time.Minute // age of an IPAddress without a Service
+	leakRounds     = 3           // the round in which a node port without a Service is released
+	repairWorkers  = 16          // maximum number of concurrent writes
 )
 
 // Run repairs claims regularly until ctx ends. It must only run on one server at a time.
@@ -35,7 +35,7 @@ func (a *Allocator) Run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(repairEvery):
+		case <-time.After(repairInterval):
 		}
 	}
 }
@@ -88,7 +88,7 @@ func (a *Allocator) repairAddresses(ctx context.Context, taken map[string]string
 func (a *Allocator) stillHas(service, text string) (has bool) {
 	rec, err := a.st.Get(service)
 	if err == nil {
-		given(rec.JSON, func(one string) { has = has || one == text })
+		eachValue(rec.JSON, func(one string) { has = has || one == text })
 	}
 	return has
 }
@@ -106,7 +106,7 @@ func (a *Allocator) repairPorts(ctx context.Context, taken map[string]string) er
 		}
 	}
 	a.mu.Lock()
-	held := maps.Clone(a.held)
+	held := maps.Clone(a.pending)
 	a.mu.Unlock()
 	leaks := map[int32]int{}
 	err := a.changePorts(ctx, func(bits *big.Int) (changed bool, err error) {

@@ -61,16 +61,16 @@ func InternalWithoutReason(message string) error {
 
 // NoSuchResource returns a 404 error for paths that do not exist.
 func NoSuchResource() error {
-	return router(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
+	return routeError(http.StatusNotFound, metav1.StatusReasonNotFound, "the server could not find the requested resource")
 }
 
 // MethodNotAllowed returns a 405 error for methods that are not supported by the path.
 func MethodNotAllowed() error {
-	return router(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
+	return routeError(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, "the server does not allow this method on the requested resource")
 }
 
-// router returns an error about the path or the method, with empty details.
-func router(code int32, reason metav1.StatusReason, message string) error {
+// routeError returns an error about the path or the method, with empty details.
+func routeError(code int32, reason metav1.StatusReason, message string) error {
 	err := New(code, reason, message)
 	err.ErrStatus.Details = &metav1.StatusDetails{}
 	return err

@@ -22,32 +22,32 @@ import (
 func PlaceFile(path string, fill func(temp string) error) error {
 	dir := filepath.Dir(path)
 	if _, err := os.Stat(dir); err != nil {
-		return fmt.Errorf("cannot make %s: its folder is not there: make that first (%w)", path, err)
+		return fmt.Errorf("cannot create %s: its folder does not exist (%w)", path, err)
 	}
 	// the link below decides, but this check avoids a useless fill
 	if _, err := os.Lstat(path); err == nil {
-		return fmt.Errorf("cannot make %s: %w", path, fs.ErrExist)
+		return fmt.Errorf("cannot create %s: %w", path, fs.ErrExist)
 	}
 	temp, err := os.CreateTemp(dir, ".apilet-*.tmp") // mode 0600
 	if err != nil {
-		return fmt.Errorf("cannot make %s: %w", path, err)
+		return fmt.Errorf("cannot create %s: %w", path, err)
 	}
 	defer os.Remove(temp.Name())
 	// an umask may have removed bits
 	if err := errors.Join(temp.Chmod(0o600), temp.Close()); err != nil && runtime.GOOS != "windows" {
-		return fmt.Errorf("cannot make %s: %w", path, err)
+		return fmt.Errorf("cannot create %s: %w", path, err)
 	}
 	if err := fill(temp.Name()); err != nil {
-		return fmt.Errorf("cannot make %s: %w", path, err)
+		return fmt.Errorf("cannot create %s: %w", path, err)
 	}
 	// Link fails if the name exists, so that one of two concurrent processes succeeds. Simple
 	// file systems do not support links.
 	if err := os.Link(temp.Name(), path); err != nil {
 		if _, statErr := os.Lstat(path); statErr == nil {
-			return fmt.Errorf("cannot make %s: %w", path, fs.ErrExist)
+			return fmt.Errorf("cannot create %s: %w", path, fs.ErrExist)
 		}
 		if err := os.Rename(temp.Name(), path); err != nil {
-			return fmt.Errorf("cannot make %s: %w", path, err)
+			return fmt.Errorf("cannot create %s: %w", path, err)
 		}
 	}
 	return SyncDir(dir)

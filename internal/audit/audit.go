@@ -149,12 +149,12 @@ func (h *Hooks) leveled(level string) {
 	}
 }
 
-// auditOutcome is the result of a write, which is reported after the lock has been released.
-type auditOutcome struct {
+// writeResult is the result of a write, which is reported after the lock has been released.
+type writeResult struct {
 	written, lost int
 	waits         bool  // some lines are in memory
 	failing       error // not nil if writing has begun to fail
-	workingAgain  bool
+	recovered     bool
 }
 
 // Config configures a log. The zero values of all fields except Path are the defaults.
@@ -218,7 +218,7 @@ func Open(cfg Config, hooks Hooks) (*Log, error) {
 		a.out = f
 	}
 	if a.Mode == ModeBatch && a.out != nil {
-		a.queue = startBatcher(cfg.Batches, 0, func(_ context.Context, batch [][]byte) { a.tell(a.append(bytes.Join(batch, nil))) })
+		a.queue = startBatcher(cfg.Batches, 0, func(_ context.Context, batch [][]byte) { a.report(a.append(bytes.Join(batch, nil))) })
 	}
 	return a, nil
 }
@@ -249,7 +249,7 @@ func (a *Log) Reopen() error {
 		return err
 	}
 	old, lost := a.swap(f)
-	a.tell(auditOutcome{lost: lost})
+	a.report(writeResult{lost: lost})
 	return closeOutput(old)
 }
 
@@ -273,7 +273,7 @@ func (a *Log) swap(f io.Writer) (old io.Writer, lost int) {
 func (a *Log) Close() error {
 	a.queue.close()
 	out, wasClosed := a.stop()
-	a.tell(out)
+	a.report(out)
 	a.Webhook.close()
 	if wasClosed || a.path == "-" || a.path == "" {
 		return nil
@@ -281,7 +281,7 @@ func (a *Log) Close() error {
 	return closeOutput(a.out)
 }
 
-func (a *Log) stop() (out auditOutcome, wasClosed bool) {
+func (a *Log) stop() (out writeResult, wasClosed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out, wasClosed = a.flushLocked(), a.closed
@@ -301,14 +301,14 @@ var auditBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // write writes or queues one event, depending on the modes. It reports whether the request may
 // continue.
-func (a *Log) write(ev event) (goesOn bool) {
+func (a *Log) write(ev event) (proceed bool) {
 	buf := auditBuffers.Get().(*bytes.Buffer)
 	defer putBuffer(buf)
 	line := lineOf(&ev)
-	goesOn = true
+	proceed = true
 	if a.Webhook != nil {
 		if encodeWithin(buf, line, a.Webhook.Truncate) {
-			goesOn = a.Webhook.add(bytes.Clone(buf.Bytes()))
+			proceed = a.Webhook.add(bytes.Clone(buf.Bytes()))
 		} else {
 			a.Webhook.Lost(pluginTruncate, 1, nil)
 		}
@@ -318,18 +318,18 @@ func (a *Log) write(ev event) (goesOn bool) {
 	case !encodeWithin(buf, line, a.Truncate):
 		a.dropped(pluginTruncate, 1)
 	case a.Legacy:
-		goesOn = a.put([]byte(legacyLine(&ev, line))) && goesOn
+		proceed = a.put([]byte(legacyLine(&ev, line))) && proceed
 	default:
-		goesOn = a.put(buf.Bytes()) && goesOn
+		proceed = a.put(buf.Bytes()) && proceed
 	}
-	return goesOn
+	return proceed
 }
 
 // put writes or queues one line. It reports whether the request may continue.
-func (a *Log) put(line []byte) (goesOn bool) {
+func (a *Log) put(line []byte) (proceed bool) {
 	if a.queue == nil {
 		out := a.append(line)
-		a.tell(out)
+		a.report(out)
 		return out.written > 0 && !out.waits || a.Mode != ModeStrict
 	}
 	if !a.queue.add(bytes.Clone(line)) {
@@ -389,17 +389,17 @@ func (line *auditLine) truncated() *auditLine {
 const truncatedNote = "audit.k8s.io/truncated"
 
 // append writes lines after all pending lines.
-func (a *Log) append(lines []byte) auditOutcome {
+func (a *Log) append(lines []byte) writeResult {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return auditOutcome{lost: countLines(lines)}
+		return writeResult{lost: countLines(lines)}
 	}
 	if len(a.pending) > 0 {
 		return a.appendPendingLocked(lines)
 	}
 	n, err := a.out.Write(lines)
-	out := auditOutcome{written: countLines(lines[:n])}
+	out := writeResult{written: countLines(lines[:n])}
 	if err == nil {
 		return out
 	}
@@ -427,26 +427,26 @@ func boundLines(pending, lines []byte) (_ []byte, lost int) {
 	return append(pending, kept...), countLines(lines) - countLines(kept)
 }
 
-func (a *Log) appendPendingLocked(lines []byte) auditOutcome {
-	var out auditOutcome
+func (a *Log) appendPendingLocked(lines []byte) writeResult {
+	var out writeResult
 	if len(a.pending)+len(lines) > maxPendingAudit {
 		out = a.flushLocked() // makes room if writing works again
 	}
 	a.pending, out.lost = boundLines(a.pending, lines)
 	last := a.flushLocked()
 	last.written, last.lost = last.written+out.written, out.lost
-	last.workingAgain = last.workingAgain || out.workingAgain && len(a.pending) == 0
+	last.recovered = last.recovered || out.recovered && len(a.pending) == 0
 	last.waits = len(a.pending) > 0
 	return last
 }
 
 // flushLocked writes the pending lines.
-func (a *Log) flushLocked() auditOutcome {
+func (a *Log) flushLocked() writeResult {
 	if len(a.pending) == 0 || a.closed {
-		return auditOutcome{}
+		return writeResult{}
 	}
 	n, err := a.out.Write(a.pending)
-	out := auditOutcome{written: countLines(a.pending[:n]), workingAgain: err == nil}
+	out := writeResult{written: countLines(a.pending[:n]), recovered: err == nil}
 	if n > 0 {
 		a.torn = a.pending[n-1] != '\n'
 	}
@@ -461,12 +461,12 @@ func (a *Log) flushLocked() auditOutcome {
 // CheckHealth returns an error if events cannot be written.
 func (a *Log) CheckHealth() error {
 	if err := a.failing.Load(); err != nil {
-		return fmt.Errorf("the audit log cannot be written, and what does not fit in memory is lost: %w", *err)
+		return fmt.Errorf("the audit log cannot be written, and events that do not fit in memory are lost: %w", *err)
 	}
 	return nil
 }
 
-func (a *Log) tell(out auditOutcome) {
+func (a *Log) report(out writeResult) {
 	h := &a.hooks
 	if out.written > 0 && h.Written != nil {
 		h.Written(out.written)
@@ -478,7 +478,7 @@ func (a *Log) tell(out auditOutcome) {
 	case out.failing != nil:
 		err := out.failing
 		a.failing.Store(&err)
-	case out.workingAgain:
+	case out.recovered:
 		a.failing.Store(nil)
 	default:
 		return
@@ -515,7 +515,7 @@ func lineOf(ev *event) *auditLine {
 	return line
 }
 
-func auditAgent(agent string) string { return cut(agent, maxAuditAgent) }
+func auditAgent(agent string) string { return truncate(agent, maxAuditAgent) }
 
 // secretNames are parts of the names of query parameters with secret values. No Kubernetes API has
 // such parameters, but clients may send them if they mistake this server for another one.
@@ -565,9 +565,9 @@ func auditStatus(ev *event) *metav1.Status {
 	}
 	status.Code = cmp.Or(status.Code, int32(ev.code))
 	if len(status.Message) > messageMax { // it may also have many causes
-		status.Message = cut(status.Message, messageMax)
+		status.Message = truncate(status.Message, messageMax)
 		if status.Details != nil {
-			status.Details = &metav1.StatusDetails{Name: cut(status.Details.Name, nameMax), Group: status.Details.Group, Kind: status.Details.Kind}
+			status.Details = &metav1.StatusDetails{Name: truncate(status.Details.Name, nameMax), Group: status.Details.Group, Kind: status.Details.Kind}
 		}
 	}
 	// Errors of parsers and validators may quote the request.
@@ -586,9 +586,9 @@ const (
 	messageMax = 1024 // bytes of the message of a Status
 )
 
-// cut truncates a text to most bytes, so that the event of a request is not much larger than the
-// request.
-func cut(text string, most int) string {
+// truncate truncates a text to most bytes, so that the event of a request is not much larger than
+// the request.
+func truncate(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}

@@ -126,7 +126,7 @@ func TestAuditLinesHaveABound(t *testing.T) {
 	rec := &request.Request{}
 	rec.Info.ResourceRequest, rec.Info.Resource = true, "pods"
 	rec.Sent = request.BodyID{Namespace: long, Name: long, UID: long, ResourceVersion: long}
-	big.object = reference(rec)
+	big.object = objectRefOf(rec)
 	line := auditLines(t, big)[0]
 	if len(line) > 8<<10 || !strings.Contains(line, "bad name") || !strings.Contains(line, `...TRUNCATED"`) {
 		t.Errorf("a line of %d bytes: %.2000s", len(line), line)

@@ -39,18 +39,18 @@ type Batches struct {
 }
 
 const (
-	queuedMost = 64 << 20        // maximum size of the queue in bytes
-	lastMoment = 3 * time.Second // maximum time for the queue when the server stops
+	maxQueuedBytes = 64 << 20        // maximum size of the queue in bytes
+	closeTimeout   = 3 * time.Second // maximum time for the queue when the server stops
 )
 
 // A batcher collects lines and delivers them in batches.
 type batcher struct {
 	Batches
-	most    int64                                     // maximum size of a batch in bytes, or 0 for no limit
-	deliver func(ctx context.Context, batch [][]byte) // calls are not concurrent
-	stop    context.CancelFunc                        // cancels the context of run
-	wake    chan struct{}                             // buffered, so that add does not block
-	done    chan struct{}                             // closed when run returns
+	maxBatchBytes int64                                     // maximum size of a batch in bytes, or 0 for no limit
+	deliver       func(ctx context.Context, batch [][]byte) // calls are not concurrent
+	stop          context.CancelFunc                        // cancels the context of run
+	wake          chan struct{}                             // buffered, so that add does not block
+	done          chan struct{}                             // closed when run returns
 
 	mu     sync.Mutex // guards the fields below
 	queue  [][]byte   // lines
@@ -61,7 +61,7 @@ type batcher struct {
 // startBatcher starts a batcher. The caller must call close to stop it.
 func startBatcher(rules Batches, most int64, deliver func(ctx context.Context, batch [][]byte)) *batcher {
 	ctx, stop := context.WithCancel(context.Background())
-	b := &batcher{Batches: rules, most: most, deliver: deliver, stop: stop, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	b := &batcher{Batches: rules, maxBatchBytes: most, deliver: deliver, stop: stop, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	go b.run(ctx)
 	return b
 }
@@ -82,7 +82,7 @@ func (b *batcher) add(line []byte) bool {
 func (b *batcher) fits(line []byte) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || len(b.queue) >= b.BufferSize || b.bytes+len(line) > queuedMost {
+	if b.closed || len(b.queue) >= b.BufferSize || b.bytes+len(line) > maxQueuedBytes {
 		return false
 	}
 	b.queue, b.bytes = append(b.queue, line), b.bytes+len(line)
@@ -95,7 +95,7 @@ func (b *batcher) take() (batch [][]byte) {
 	defer b.mu.Unlock()
 	size := 0
 	for len(b.queue) > 0 && len(batch) < b.MaxSize {
-		if size += len(b.queue[0]); len(batch) > 0 && b.most > 0 && int64(size) > b.most {
+		if size += len(b.queue[0]); len(batch) > 0 && b.maxBatchBytes > 0 && int64(size) > b.maxBatchBytes {
 			break
 		}
 		batch, b.bytes = append(batch, b.queue[0]), b.bytes-len(b.queue[0])
@@ -112,7 +112,7 @@ func (b *batcher) waiting() int {
 
 func (b *batcher) run(ctx context.Context) {
 	defer close(b.done)
-	var pace pace
+	var pace tokenBucket
 	for ctx.Err() == nil {
 		b.gather(ctx)
 		for b.waiting() > 0 && ctx.Err() == nil {
@@ -125,7 +125,7 @@ func (b *batcher) run(ctx context.Context) {
 			}
 		}
 	}
-	last, cancel := context.WithTimeout(context.Background(), lastMoment)
+	last, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	for batch := b.take(); len(batch) > 0; batch = b.take() {
 		b.deliver(last, batch)
@@ -163,13 +163,13 @@ func (b *batcher) close() {
 }
 
 // A pace is a token bucket. It is full at first.
-type pace struct {
+type tokenBucket struct {
 	tokens float64
 	last   time.Time
 }
 
 // wait takes a token, and waits if the bucket is empty.
-func (p *pace) wait(ctx context.Context, qps float64, burst int) {
+func (p *tokenBucket) wait(ctx context.Context, qps float64, burst int) {
 	now := time.Now()
 	if p.last.IsZero() {
 		p.tokens = float64(burst)

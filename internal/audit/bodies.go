@@ -17,7 +17,7 @@ import (
 	"apilet/internal/request"
 )
 
-var errTooLong = errors.New("the answer is too long for an audit event")
+var errTooLong = errors.New("the response is too long for an audit event")
 
 // addBodies adds the bodies that the policy requires to the event. If the response cannot be added,
 // the event has no bodies and an annotation.
@@ -28,7 +28,7 @@ func (a *Log) addBodies(ev *event, rec *request.Request) {
 	}
 	ev.sent = kept.RequestObject
 	if kept.OmitManagedFields && rec.Info.Verb != "patch" {
-		ev.sent = withoutFields(ev.sent)
+		ev.sent = withoutManagedFields(ev.sent)
 	}
 	if kept.Level != "RequestResponse" || ev.stage == stagePanic {
 		return
@@ -43,7 +43,7 @@ func (a *Log) addBodies(ev *event, rec *request.Request) {
 		return
 	}
 	if kept.OmitManagedFields {
-		answer = withoutFields(answer)
+		answer = withoutManagedFields(answer)
 	}
 	ev.answer = answer
 }
@@ -87,8 +87,9 @@ func (a *Log) answerOf(rec *request.Request) ([]byte, error) {
 	return nil, nil
 }
 
-// withoutFields removes managedFields from an object, and from the objects of a list or a Table.
-func withoutFields(doc []byte) []byte {
+// withoutManagedFields removes managedFields from an object, and from the objects of a list or a
+// Table.
+func withoutManagedFields(doc []byte) []byte {
 	if !bytes.Contains(doc, []byte(`"managedFields"`)) {
 		return doc
 	}

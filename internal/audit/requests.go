@@ -15,14 +15,14 @@ import (
 // writes an event for the arrival of the request. Without a policy it does nothing. In ModeStrict
 // it returns false if the event cannot be delivered. The request must then be rejected, and has no
 // other event.
-func (l *Log) RequestReceived(r *http.Request, rec *request.Request) (goesOn bool) {
+func (l *Log) RequestReceived(r *http.Request, rec *request.Request) (proceed bool) {
 	if l.Policy == nil {
 		return true
 	}
-	if goesOn = l.event(r, rec, event{stage: stageRequestReceived}); !goesOn {
+	if proceed = l.event(r, rec, event{stage: stageRequestReceived}); !proceed {
 		rec.AuditData.Level = "None"
 	}
-	return goesOn
+	return proceed
 }
 
 // ResponseStarted writes the audit event for the beginning of a long response. If the user of the
@@ -50,7 +50,7 @@ func (l *Log) Done(r *http.Request, rec *request.Request, code int, cause any) {
 }
 
 // event completes an event with the data of the request and writes it.
-func (l *Log) event(r *http.Request, rec *request.Request, ev event) (goesOn bool) {
+func (l *Log) event(r *http.Request, rec *request.Request, ev event) (proceed bool) {
 	if l.Policy != nil {
 		if rec.AuditData == nil {
 			rec.AuditData = l.Policy.choose(rec)
@@ -69,7 +69,7 @@ func (l *Log) event(r *http.Request, rec *request.Request, ev event) (goesOn boo
 		acting := ev.user
 		ev.user, ev.impersonated, ev.constraint = userOf(*rec.Impersonator), &acting, rec.Constraint
 	}
-	ev.object = reference(rec)
+	ev.object = objectRefOf(rec)
 	if ev.stage == stageRequestReceived {
 		ev.at, ev.annotations = rec.Received, nil
 	}
@@ -77,16 +77,16 @@ func (l *Log) event(r *http.Request, rec *request.Request, ev event) (goesOn boo
 	return l.write(ev)
 }
 
-// reference returns the reference to the requested object, or nil if the request is not for a
+// objectRefOf returns the reference to the requested object, or nil if the request is not for a
 // resource.
-func reference(rec *request.Request) *objectRef {
+func objectRefOf(rec *request.Request) *objectRef {
 	info := &rec.Info
 	if !info.ResourceRequest {
 		return nil
 	}
-	return &objectRef{Resource: info.Resource, Namespace: cut(cmp.Or(info.Namespace, rec.Sent.Namespace), nameMax),
-		Name: cut(cmp.Or(info.Name, rec.Sent.Name), nameMax), UID: cut(rec.Sent.UID, nameMax), APIGroup: info.Group, APIVersion: info.Version,
-		ResourceVersion: cut(rec.Sent.ResourceVersion, nameMax), Subresource: info.Subresource}
+	return &objectRef{Resource: info.Resource, Namespace: truncate(cmp.Or(info.Namespace, rec.Sent.Namespace), nameMax),
+		Name: truncate(cmp.Or(info.Name, rec.Sent.Name), nameMax), UID: truncate(rec.Sent.UID, nameMax), APIGroup: info.Group, APIVersion: info.Version,
+		ResourceVersion: truncate(rec.Sent.ResourceVersion, nameMax), Subresource: info.Subresource}
 }
 
 func userOf(u request.User) user {

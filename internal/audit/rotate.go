@@ -34,25 +34,26 @@ type Rotation struct {
 }
 
 const (
-	backupTime  = "2006-01-02T15-04-05.000" // in UTC
-	packed      = ".gz"
-	dayOfBackup = 24 * time.Hour
+	backupTime       = "2006-01-02T15-04-05.000" // in UTC
+	compressedSuffix = ".gz"
+	dayOfBackup      = 24 * time.Hour
 )
 
-// rotating is a log file that is rotated. It is used by one Log, and not safe for concurrent use.
-type rotating struct {
-	path    string
-	rules   Rotation
-	most    int64
-	file    *os.File
-	size    int64
-	torn    bool       // the file ends with an incomplete line
-	sweeps  sync.Mutex // held while old files are compressed and removed
-	pending sync.WaitGroup
+// rotatingFile is a log file that is rotated. It is used by one Log, and not safe for concurrent
+// use.
+type rotatingFile struct {
+	path     string
+	rules    Rotation
+	maxBytes int64
+	file     *os.File
+	size     int64
+	torn     bool       // the file ends with an incomplete line
+	sweeps   sync.Mutex // held while old files are compressed and removed
+	pending  sync.WaitGroup
 }
 
-func openRotating(path string, rules Rotation) (*rotating, error) {
-	w := &rotating{path: path, rules: rules, most: int64(rules.MaxSize) << 20}
+func openRotating(path string, rules Rotation) (*rotatingFile, error) {
+	w := &rotatingFile{path: path, rules: rules, maxBytes: int64(rules.MaxSize) << 20}
 	err := w.open()
 	if err == nil {
 		w.sweepLater()
@@ -60,7 +61,7 @@ func openRotating(path string, rules Rotation) (*rotating, error) {
 	return w, err
 }
 
-func (w *rotating) open() error {
+func (w *rotatingFile) open() error {
 	f, err := openAppend(w.path)
 	if err != nil {
 		return err
@@ -75,8 +76,8 @@ func (w *rotating) open() error {
 
 // Write appends p to the file, which must contain complete lines, or the rest of an incomplete
 // line.
-func (w *rotating) Write(p []byte) (int, error) {
-	if w.size > 0 && !w.torn && w.size+int64(len(p)) > w.most {
+func (w *rotatingFile) Write(p []byte) (int, error) {
+	if w.size > 0 && !w.torn && w.size+int64(len(p)) > w.maxBytes {
 		w.rotate()
 	}
 	n, err := w.file.Write(p)
@@ -89,7 +90,7 @@ func (w *rotating) Write(p []byte) (int, error) {
 
 // rotate renames the file. If the new name exists, because of a rotation within the same
 // millisecond or another program, rotate does nothing and is tried again with the next line.
-func (w *rotating) rotate() {
+func (w *rotatingFile) rotate() {
 	ext := filepath.Ext(w.path)
 	aside := strings.TrimSuffix(w.path, ext) + "-" + time.Now().UTC().Format(backupTime) + ext
 	if _, err := os.Lstat(aside); err == nil {
@@ -112,12 +113,12 @@ func (w *rotating) rotate() {
 }
 
 // Close waits for compression to finish and closes the file.
-func (w *rotating) Close() error {
+func (w *rotatingFile) Close() error {
 	w.pending.Wait()
 	return w.file.Close()
 }
 
-func (w *rotating) sweepLater() {
+func (w *rotatingFile) sweepLater() {
 	w.pending.Go(func() {
 		w.sweeps.Lock()
 		defer w.sweeps.Unlock()
@@ -126,14 +127,14 @@ func (w *rotating) sweepLater() {
 }
 
 // sweep compresses and removes old files. Failures are retried after the next rotation.
-func (w *rotating) sweep(now time.Time) {
+func (w *rotatingFile) sweep(now time.Time) {
 	kept := 0
 	for _, b := range w.backups() {
 		switch old := w.rules.MaxAge > 0 && now.Sub(b.at) > time.Duration(w.rules.MaxAge)*dayOfBackup; {
 		case old, w.rules.MaxBackups > 0 && kept >= w.rules.MaxBackups:
 			_ = os.Remove(b.path)
 		default:
-			if kept++; w.rules.Compress && !strings.HasSuffix(b.path, packed) {
+			if kept++; w.rules.Compress && !strings.HasSuffix(b.path, compressedSuffix) {
 				_ = pack(b.path)
 			}
 		}
@@ -147,12 +148,12 @@ type backup struct {
 }
 
 // backups returns the old files, newest first.
-func (w *rotating) backups() (found []backup) {
+func (w *rotatingFile) backups() (found []backup) {
 	ext := filepath.Ext(w.path)
 	base := strings.TrimSuffix(filepath.Base(w.path), ext) + "-"
 	entries, _ := os.ReadDir(filepath.Dir(w.path))
 	for _, e := range entries {
-		stamp, ours := strings.CutPrefix(strings.TrimSuffix(e.Name(), packed), base)
+		stamp, ours := strings.CutPrefix(strings.TrimSuffix(e.Name(), compressedSuffix), base)
 		stamp, whole := strings.CutSuffix(stamp, ext)
 		if at, err := time.Parse(backupTime, stamp); err == nil && ours && whole && e.Type().IsRegular() {
 			found = append(found, backup{filepath.Join(filepath.Dir(w.path), e.Name()), at})
@@ -169,7 +170,7 @@ func pack(path string) (err error) {
 		return err
 	}
 	defer in.Close()
-	part := path + packed + ".part"
+	part := path + compressedSuffix + ".part"
 	out, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -177,7 +178,7 @@ func pack(path string) (err error) {
 	z := gzip.NewWriter(out)
 	_, err = io.Copy(z, in)
 	if err = errors.Join(err, z.Close(), out.Sync(), out.Close()); err == nil {
-		err = os.Rename(part, path+packed)
+		err = os.Rename(part, path+compressedSuffix)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(part))

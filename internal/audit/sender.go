@@ -14,7 +14,7 @@ import (
 
 const (
 	postTimeout = 30 * time.Second // as in kube-apiserver
-	tries       = 5
+	maxAttempts = 5
 	backoffGrow = 1.5
 )
 
@@ -72,12 +72,12 @@ func (s *Sender) send(ctx context.Context, batch [][]byte) (taken bool) {
 	body = append(body, "]}"...)
 	var err error
 	wait := s.Backoff
-	for try := range tries {
+	for try := range maxAttempts {
 		if err = s.post(ctx, body); err == nil {
 			s.Sent(len(batch))
 			return true
 		}
-		if try == tries-1 || ctx.Err() != nil && try > 0 {
+		if try == maxAttempts-1 || ctx.Err() != nil && try > 0 {
 			break
 		}
 		select {
@@ -93,7 +93,7 @@ func (s *Sender) send(ctx context.Context, batch [][]byte) (taken bool) {
 func (s *Sender) post(ctx context.Context, body []byte) error {
 	if ctx.Err() != nil { // the server stops, so this is the last attempt
 		ctx = context.Background()
-		short, cancel := context.WithTimeout(ctx, lastMoment/2)
+		short, cancel := context.WithTimeout(ctx, closeTimeout/2)
 		defer cancel()
 		return s.Post(short, body)
 	}

@@ -40,7 +40,7 @@ func TestLogIsMovedAsideWholeAndPacked(t *testing.T) {
 	}
 	const lines, size = 700, 10 << 10 // seven files
 	for i := range lines {
-		l.tell(l.append(lineOfSize(i, size)))
+		l.report(l.append(lineOfSize(i, size)))
 		if i%100 == 99 {
 			time.Sleep(2 * time.Millisecond) // two files within a millisecond would be one
 		}
@@ -114,7 +114,7 @@ func TestOldLogsGo(t *testing.T) {
 		apitest.WriteFile(t, filepath.Join(dir, "audit-"+now.Add(-age).Format(backupTime)+".log"), []byte("x\n"))
 	}
 	apitest.WriteFile(t, filepath.Join(dir, "audit-mine.log"), []byte("x\n"))
-	w := &rotating{path: filepath.Join(dir, "audit.log"), rules: Rotation{MaxAge: 2}}
+	w := &rotatingFile{path: filepath.Join(dir, "audit.log"), rules: Rotation{MaxAge: 2}}
 	w.sweep(now)
 	if left, _ := os.ReadDir(dir); len(left) != 3 {
 		t.Error(left)
@@ -286,7 +286,7 @@ func TestModesRefuseOrDoNot(t *testing.T) {
 		fails  bool
 		goesOn bool
 		posts  int // of one request
-	}{{ModeBlocking, true, true, 2 * tries}, {ModeStrict, true, false, tries}, {ModeStrict, false, true, 2}, {ModeBatch, true, true, tries}} {
+	}{{ModeBlocking, true, true, 2 * maxAttempts}, {ModeStrict, true, false, maxAttempts}, {ModeStrict, false, true, 2}, {ModeBatch, true, true, maxAttempts}} {
 		disk, opened := &gate{opened: make(chan struct{})}, &testReceiver{}
 		close(disk.opened)
 		if c.fails {
@@ -297,9 +297,9 @@ func TestModesRefuseOrDoNot(t *testing.T) {
 			r := req.Clone(t.Context())
 			r.Method = method
 			rec := &request.Request{ID: "1", Info: request.Parse(r), User: request.User{Name: "jane"}}
-			goesOn := l.RequestReceived(r, rec)
+			proceed := l.RequestReceived(r, rec)
 			l.Done(r, rec, 200, nil)
-			return goesOn
+			return proceed
 		}
 		l, err := Open(Config{Path: filepath.Join(t.TempDir(), "audit.log"), Policy: policy, Mode: c.mode, Batches: Batches{BufferSize: 9, MaxSize: 1}}, Hooks{})
 		if err != nil {
@@ -350,7 +350,7 @@ func TestLinesThatWaitAreWhole(t *testing.T) {
 func TestPaceIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var p pace
+		var p tokenBucket
 		begin := time.Now()
 		for range 5 {
 			p.wait(t.Context(), 100, 2)

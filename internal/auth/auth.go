@@ -146,20 +146,20 @@ type Authenticator struct {
 	ClientCAs *certs.Dynamic[x509.CertPool]
 	// Accounts verifies service account tokens. It must be set once, when the store has been
 	// opened. Until then no such token is accepted.
-	Accounts  *serviceaccount.Tokens
-	Bootstrap *bootstraptoken.Tokens       // nil without --enable-bootstrap-token-auth; set like Accounts
-	Nodes     *node.Authorizer             // nil without ModeNode; set like Accounts
-	issuers   *certs.Dynamic[oidc.Set]     // nil without --authentication-config
-	fixed     *oidc.Set                    // from --oidc-..., may be nil
-	tokenHook *callout.Tokens              // may be nil
-	plans     *certs.Dynamic[callout.Plan] // nil without --authorization-config
-	proxies   *proxies                     // nil without --requestheader-client-ca-file
-	origins   []*regexp.Regexp             // patterns for --cors-allowed-origins
-	policy    atomic.Pointer[rbac.Index]   // nil with AlwaysAllow
+	Accounts    *serviceaccount.Tokens
+	Bootstrap   *bootstraptoken.Tokens       // nil without --enable-bootstrap-token-auth; set like Accounts
+	Nodes       *node.Authorizer             // nil without ModeNode; set like Accounts
+	issuers     *certs.Dynamic[oidc.Set]     // nil without --authentication-config
+	flagIssuers *oidc.Set                    // from --oidc-..., may be nil
+	tokenHook   *callout.Tokens              // may be nil
+	plans       *certs.Dynamic[callout.Plan] // nil without --authorization-config
+	proxies     *proxies                     // nil without --requestheader-client-ca-file
+	origins     []*regexp.Regexp             // patterns for --cors-allowed-origins
+	policy      atomic.Pointer[rbac.Index]   // nil with AlwaysAllow
 
 	verified ttlcache.Cache[certUser]
 	chains   chainVerifier
-	failures failures
+	failures failureLimiter
 }
 
 // New reads the files that the flags name. It returns an error if a line of the token file is
@@ -191,7 +191,7 @@ func New(cfg Config) (*Authenticator, error) {
 			return nil, fmt.Errorf("--requestheader-client-ca-file: %w", err)
 		}
 	}
-	return a, a.openOthers()
+	return a, a.openExternal()
 }
 
 // Authenticate sets request.Request.User or responds with 401. On the plain port it responds with
@@ -272,7 +272,7 @@ func (a *Authenticator) identify(r *http.Request) (request.User, error) {
 	if ok {
 		return u, nil
 	}
-	if badCert || !a.admitsAnybody(r.URL.Path) {
+	if badCert || !a.allowsAnonymous(r.URL.Path) {
 		return request.User{}, unauthorizedIf(errBadToken)
 	}
 	return anonymousUser(), nil
@@ -300,7 +300,7 @@ func (a *Authenticator) tokenUser(ctx context.Context, token string, audiences [
 	id, err := a.Accounts.Check(ctx, token, audiences)
 	switch {
 	case err == serviceaccount.ErrUnknownIssuer:
-		return a.othersUser(ctx, token, audiences)
+		return a.externalUser(ctx, token, audiences)
 	case err != nil:
 		return request.User{}, nil, fmt.Errorf("[%w, %w]", errBadToken, err)
 	}
@@ -372,7 +372,7 @@ func (a *Authenticator) checkHostAndOrigin(r *http.Request) error {
 		host = h
 	}
 	if !request.IsLoopback(strings.Trim(host, "[]")) {
-		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Host %q is no loopback name or address, and this port serves this machine alone", r.Host))
+		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Host %q is not a loopback name or address, and this port serves only this machine", r.Host))
 	}
 	return a.checkSite(r)
 }
@@ -412,11 +412,11 @@ func readTokens(r io.Reader) (tokenTable, error) {
 		}
 		line, _ := lines.FieldPos(0)
 		if len(fields) < 3 {
-			return nil, fmt.Errorf("line %d: want token,user,uid and maybe \"group1,group2\", found %d columns", line, len(fields))
+			return nil, fmt.Errorf("line %d: expected token,user,uid and optionally \"group1,group2\", found %d columns", line, len(fields))
 		}
 		key := sha256.Sum256([]byte(fields[0]))
 		if _, known := users[key]; known || fields[0] == "" {
-			return nil, fmt.Errorf("line %d: the token is empty or has been there before", line)
+			return nil, fmt.Errorf("line %d: the token is empty or a duplicate", line)
 		}
 		u := request.User{Name: fields[1], UID: fields[2]}
 		if len(fields) > 3 && fields[3] != "" {
@@ -480,7 +480,7 @@ func subjectUser(cert *x509.Certificate, fingerprint [sha256.Size]byte) (request
 		}
 		uid, _ := part.Value.(string)
 		if uid == "" || u.UID != "" {
-			return request.User{}, errors.New("the subject's UID must be one string that is not empty")
+			return request.User{}, errors.New("the subject's UID must be a single string that is not empty")
 		}
 		u.UID = uid
 	}
@@ -670,7 +670,7 @@ func unfitForMode(part request.Info) string {
 // the decision in rec. If an authorizer fails and none allows the request, the error is a 500.
 func (a *Authenticator) Authorize(rec *request.Request) error {
 	verdict, reason, err := a.decide(rec.User, rec.Info)
-	if rec.Moment != "" && a.isStranger(rec.User) {
+	if rec.Moment != "" && a.isUnauthenticated(rec.User) {
 		verdict, reason, err = callout.Deny, "what was is not for strangers", nil
 	}
 	rec.Decision, rec.Reason = request.Allowed, reason
@@ -723,15 +723,15 @@ func (a *Authenticator) decide(u request.User, info request.Info) (verdict callo
 		return callout.Allow, "", nil
 	}
 	if plan := a.plan(); plan != nil {
-		return a.byPlan(plan, u, info)
+		return a.decideByPlan(plan, u, info)
 	}
 	var allowed bool
 	if a.Nodes != nil {
-		allowed, reason = a.inTurn(u, info)
+		allowed, reason = a.decideByModes(u, info)
 	} else {
-		q := question(info, u)
+		q := accessFor(info, u)
 		if allowed, reason = a.policy.Load().Allows(&q); !allowed {
-			reason = named(ModeRBAC, reason)
+			reason = prefixReason(ModeRBAC, reason)
 		}
 	}
 	if allowed {
@@ -740,29 +740,29 @@ func (a *Authenticator) decide(u request.User, info request.Info) (verdict callo
 	return verdict, reason, nil
 }
 
-// inTurn evaluates the authorizers in order until one allows the request. A refusal combines the
-// reasons of all authorizers.
-func (a *Authenticator) inTurn(u request.User, info request.Info) (allowed bool, reason string) {
+// decideByModes evaluates the authorizers in order until one allows the request. A refusal combines
+// the reasons of all authorizers.
+func (a *Authenticator) decideByModes(u request.User, info request.Info) (allowed bool, reason string) {
 	var reasons []string
 	for _, mode := range a.cfg.Modes {
 		if mode == ModeNode {
 			allowed, reason = a.Nodes.Decide(u, info)
 		} else {
-			q := question(info, u)
+			q := accessFor(info, u)
 			allowed, reason = a.policy.Load().Allows(&q)
 		}
 		if allowed {
 			return true, reason
 		}
 		if reason != "" {
-			reasons = append(reasons, named(mode, reason))
+			reasons = append(reasons, prefixReason(mode, reason))
 		}
 	}
 	return false, strings.Join(reasons, "\n")
 }
 
-// named prefixes the reason of a refusal with the name of the authorizer.
-func named(mode, reason string) string {
+// prefixReason prefixes the reason of a refusal with the name of the authorizer.
+func prefixReason(mode, reason string) string {
 	if reason == "" {
 		return ""
 	}
@@ -775,19 +775,19 @@ func (a *Authenticator) isNode(u request.User) bool {
 	return ok && a.Nodes != nil
 }
 
-// isStranger reports whether the user is unauthenticated and authorization is enabled. Such users
-// may read only the current state, never past revisions.
-func (a *Authenticator) isStranger(u request.User) bool {
+// isUnauthenticated reports whether the user is unauthenticated and authorization is enabled. Such
+// users may read only the current state, never past revisions.
+func (a *Authenticator) isUnauthenticated(u request.User) bool {
 	return !a.cfg.AlwaysAllow && slices.Contains(u.Groups, request.GroupUnauthenticated)
 }
 
 // MayListAnything reports whether the user may list at least one resource in some namespace, also
 // at past revisions.
 func (a *Authenticator) MayListAnything(u request.User) bool {
-	if a.isStranger(u) {
+	if a.isUnauthenticated(u) {
 		return false
 	}
-	return a.cfg.AlwaysAllow || a.isNode(u) || a.asksWebhooks() || slices.Contains(u.Groups, request.GroupMasters) || a.policy.Load().MayListAnything(u.Name, u.Groups)
+	return a.cfg.AlwaysAllow || a.isNode(u) || a.usesWebhooks() || slices.Contains(u.Groups, request.GroupMasters) || a.policy.Load().MayListAnything(u.Name, u.Groups)
 }
 
 // SetPolicy replaces the policy with the given Roles, ClusterRoles and bindings. The caller must
@@ -805,8 +805,8 @@ func (a *Authenticator) EnforcesRBAC() bool { return !a.cfg.AlwaysAllow }
 // they have the verb escalate (for roles) or bind (for bindings). old is nil for a create.
 func (a *Authenticator) MayGrant(rec *request.Request, obj, old scheme.Object) error {
 	info := request.Info{ResourceRequest: true, Group: rec.Info.Group, Resource: rec.Info.Resource, Namespace: rec.Info.Namespace, Name: rec.Info.Name}
-	q, index := question(info, rec.User), a.policy.Load()
-	if old != nil && onlyCollected(obj, old) {
+	q, index := accessFor(info, rec.User), a.policy.Load()
+	if old != nil && isCollectorUpdate(obj, old) {
 		return nil
 	}
 	var err error
@@ -830,9 +830,9 @@ func (a *Authenticator) MayGrant(rec *request.Request, obj, old scheme.Object) e
 	return apierrors.NewForbidden(schema.GroupResource{Group: rec.Info.Group, Resource: rec.Info.Resource}, obj.GetName(), err)
 }
 
-// onlyCollected reports whether the update changes only the fields that garbage collection needs.
-// Garbage collection must also work for objects that its user could not create.
-func onlyCollected(obj, old scheme.Object) bool {
+// isCollectorUpdate reports whether the update changes only the fields that garbage collection
+// needs. Garbage collection must also work for objects that its user could not create.
+func isCollectorUpdate(obj, old scheme.Object) bool {
 	same := obj.DeepCopyObject().(scheme.Object)
 	same.SetOwnerReferences(old.GetOwnerReferences())
 	same.SetFinalizers(old.GetFinalizers())
@@ -924,7 +924,7 @@ func (a *Authenticator) reviewToken(ctx context.Context, obj *authenticationv1.T
 	}
 	token, _ := bearerToken(http.Header{"Authorization": {"Bearer " + obj.Spec.Token}})
 	u, meantFor, err := a.tokenUser(ctx, token, audiences)
-	if token == "" && a.admitsAnybody("") && !a.cfg.Insecure {
+	if token == "" && a.allowsAnonymous("") && !a.cfg.Insecure {
 		u, meantFor, err = anonymousUser(), a.ownAudiences(audiences), nil
 	}
 	if err != nil || len(meantFor) == 0 {
@@ -943,7 +943,7 @@ func (a *Authenticator) access(u request.User, spec authorizationv1.SubjectAcces
 		info = request.Info{ResourceRequest: true, Verb: at.Verb, Group: at.Group, Version: at.Version, Namespace: at.Namespace,
 			Resource: at.Resource, Subresource: at.Subresource, Name: at.Name}
 		info = info.WithFieldSelector(fieldSelector(at))
-		unread = unreadSelectors(at)
+		unread = selectorProblem(at)
 	} else {
 		info = request.Info{Verb: spec.NonResourceAttributes.Verb, Path: spec.NonResourceAttributes.Path}
 	}
@@ -969,10 +969,10 @@ func (a *Authenticator) rules(u request.User, namespace string) authorizationv1.
 	if !a.cfg.AlwaysAllow {
 		rules, problem = a.rolesIn(u, namespace)
 	}
-	if a.asksWebhooks() && !a.cfg.AlwaysAllow {
+	if a.usesWebhooks() && !a.cfg.AlwaysAllow {
 		problem = strings.TrimPrefix(problem+", webhook authorizer does not support user rule resolution", ", ")
 	}
-	status := authorizationv1.SubjectRulesReviewStatus{EvaluationError: problem, Incomplete: a.isNode(u) || a.asksWebhooks(),
+	status := authorizationv1.SubjectRulesReviewStatus{EvaluationError: problem, Incomplete: a.isNode(u) || a.usesWebhooks(),
 		ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{}}
 	for _, rule := range rules {
 		if len(rule.Resources) > 0 {
@@ -1007,8 +1007,8 @@ func (a *Authenticator) rolesIn(u request.User, namespace string) (rules []rbacv
 	return rules, problem
 }
 
-// question converts a request to the form that package rbac uses.
-func question(info request.Info, u request.User) rbac.Access {
+// accessFor converts a request to the form that package rbac uses.
+func accessFor(info request.Info, u request.User) rbac.Access {
 	return rbac.Access{User: u.Name, Groups: u.Groups, ResourceRequest: info.ResourceRequest, Verb: info.Verb, Group: info.Group, Resource: info.Resource,
 		Subresource: info.Subresource, Namespace: info.Namespace, Name: info.Name, Path: info.Path}
 }

@@ -78,7 +78,7 @@ func TestTokensAreAskedForAndRemembered(t *testing.T) {
 	if _, _, ok, err := tokens.User(context.Background(), "theirs", []string{"us"}, []string{"us"}); ok || err != nil {
 		t.Error("a token for others is taken", err)
 	}
-	for token, want := range map[string]string{"wrong": "no such token", "html": "no JSON", "other": `answered with a "Status"`, "x": "status 403"} {
+	for token, want := range map[string]string{"wrong": "no such token", "html": "not JSON", "other": `responded with a "Status"`, "x": "status 403"} {
 		if _, _, ok, err := tokens.User(context.Background(), token, []string{"us"}, []string{"us"}); ok || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v %v", token, ok, err)
 		}

@@ -30,7 +30,7 @@ const (
 	maxRejected = 1024
 )
 
-var errBadChain = errors.New("the client's certificates are too many or too expensive, or were rejected a moment ago")
+var errBadChain = errors.New("the client's certificates are too many or too expensive, or were rejected recently")
 
 // verify returns the time at which the first certificate of the chain expires. now is the time that
 // is used for validity periods.

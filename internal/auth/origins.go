@@ -64,8 +64,8 @@ func compileOrigins(patterns []string) (compiled []*regexp.Regexp, err error) {
 	return compiled, nil
 }
 
-// knowsOrigin reports whether a pattern of --cors-allowed-origins matches the origin.
-func (a *Authenticator) knowsOrigin(origin string) bool {
+// matchesOrigin reports whether a pattern of --cors-allowed-origins matches the origin.
+func (a *Authenticator) matchesOrigin(origin string) bool {
 	if len(a.origins) == 0 {
 		return false
 	}
@@ -92,7 +92,7 @@ func originForms(origin string) []string {
 // allowOrigin sets the headers that let pages of the origin read the response. It reports whether
 // the origin is allowed.
 func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
-	if origin == "" || !a.knowsOrigin(origin) {
+	if origin == "" || !a.matchesOrigin(origin) {
 		return false
 	}
 	h.Set("Access-Control-Allow-Origin", origin)
@@ -118,15 +118,15 @@ func (a *Authenticator) allowOrigin(h http.Header, origin string) bool {
 // origin of the proxy. Any site may link to /debug/ui/, because that page contains no data.
 func (a *Authenticator) checkSite(r *http.Request) error {
 	site, origins := r.Header.Get("Sec-Fetch-Site"), r.Header["Origin"]
-	if len(origins) > 0 && !slices.ContainsFunc(origins, func(o string) bool { return !a.knowsOrigin(o) }) {
+	if len(origins) > 0 && !slices.ContainsFunc(origins, func(o string) bool { return !a.matchesOrigin(o) }) {
 		return nil
 	}
 	follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.URL.Path == request.PathUI
 	switch {
 	case len(origins) > 0 && (a.cfg.Insecure || site != "same-origin") && !isProgramHandshake(r):
-		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Origin %q is not named by --cors-allowed-origins", origins[0]))
+		return apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("the Origin %q is not allowed by --cors-allowed-origins", origins[0]))
 	case (site == "cross-site" || site == "same-site") && !follows:
-		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("a page of another site has sent this request (Sec-Fetch-Site), and a browser's user has not"))
+		return apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("a page of another site has sent this request (Sec-Fetch-Site)"))
 	}
 	return nil
 }

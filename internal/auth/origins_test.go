@@ -20,12 +20,12 @@ func TestPatternsMatchWholeOrigins(t *testing.T) {
 			t.Fatal(err)
 		}
 		for origin := range strings.FieldsSeq(c.allowed) {
-			if !a.knowsOrigin(origin) {
+			if !a.matchesOrigin(origin) {
 				t.Errorf("%s does not match %s", c.pattern, origin)
 			}
 		}
 		for origin := range strings.FieldsSeq(c.refused) {
-			if a.knowsOrigin(origin) {
+			if a.matchesOrigin(origin) {
 				t.Errorf("%s matches %s", c.pattern, origin)
 			}
 		}

@@ -18,8 +18,8 @@ import (
 	"apilet/internal/request"
 )
 
-// openOthers reads the files that configure issuers and webhooks.
-func (a *Authenticator) openOthers() (err error) {
+// openExternal reads the files that configure issuers and webhooks.
+func (a *Authenticator) openExternal() (err error) {
 	options := oidc.Options{Disallowed: a.cfg.OwnIssuers, Algorithms: a.cfg.Algorithms, Now: a.cfg.Now, Log: a.cfg.Log}
 	if a.cfg.IssuersFile != "" {
 		if a.issuers, err = a.followIssuers(options); err != nil {
@@ -27,7 +27,7 @@ func (a *Authenticator) openOthers() (err error) {
 		}
 	}
 	if a.cfg.Issuers != nil {
-		if a.fixed, err = oidc.New(a.cfg.Issuers, options); err != nil {
+		if a.flagIssuers, err = oidc.New(a.cfg.Issuers, options); err != nil {
 			return fmt.Errorf("--oidc-issuer-url: %w", err)
 		}
 	}
@@ -79,20 +79,21 @@ func (a *Authenticator) issuerSet() *oidc.Set {
 	if a.issuers != nil {
 		return a.issuers.Current()
 	}
-	return a.fixed
+	return a.flagIssuers
 }
 
-// admitsAnybody reports whether anonymous requests are allowed for the path.
-func (a *Authenticator) admitsAnybody(path string) bool {
+// allowsAnonymous reports whether anonymous requests are allowed for the path.
+func (a *Authenticator) allowsAnonymous(path string) bool {
 	if set := a.issuerSet(); set != nil {
 		return set.AllowsAnonymous(path, a.cfg.Anonymous)
 	}
 	return a.cfg.Anonymous
 }
 
-// othersUser is like tokenUser, for a token that is neither in --token-auth-file nor from a service
-// account. It tries bootstrap tokens, then the issuer that the token names, then the webhook.
-func (a *Authenticator) othersUser(ctx context.Context, token string, audiences []string) (u request.User, meantFor []string, err error) {
+// externalUser is like tokenUser, for a token that is neither in --token-auth-file nor from a
+// service account. It tries bootstrap tokens, then the issuer that the token names, then the
+// webhook.
+func (a *Authenticator) externalUser(ctx context.Context, token string, audiences []string) (u request.User, meantFor []string, err error) {
 	problem := errBadToken
 	if a.Bootstrap != nil {
 		u, ok, err := a.Bootstrap.User(token)
@@ -143,27 +144,27 @@ func (a *Authenticator) logFailure(message string, err error) {
 
 const failuresLogged = 10 // per minute
 
-// failures counts failures of webhooks and token checks, to limit the log.
-type failures struct {
-	mu       sync.Mutex // guards the fields below
-	since    time.Time
-	logged   int // lines logged since then
-	withheld int // failures not logged since the last line
+// failureLimiter counts failures of webhooks and token checks, to limit the log.
+type failureLimiter struct {
+	mu         sync.Mutex // guards the fields below
+	since      time.Time
+	logged     int // lines logged since then
+	suppressed int // failures not logged since the last line
 }
 
 // next reports whether the next failure should be logged, and how many earlier ones were not.
-func (f *failures) next(now time.Time) (written bool, withheld int) {
+func (f *failureLimiter) next(now time.Time) (written bool, withheld int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now.Sub(f.since) > time.Minute {
 		f.since, f.logged = now, 0
 	}
 	if f.logged >= failuresLogged {
-		f.withheld++
+		f.suppressed++
 		return false, 0
 	}
 	f.logged++
-	withheld, f.withheld = f.withheld, 0
+	withheld, f.suppressed = f.suppressed, 0
 	return true, withheld
 }
 
@@ -175,20 +176,20 @@ func (a *Authenticator) plan() *callout.Plan {
 	return a.cfg.Plan
 }
 
-// asksWebhooks reports whether webhooks decide about requests. The permissions of a user can then
+// usesWebhooks reports whether webhooks decide about requests. The permissions of a user can then
 // not be listed.
-func (a *Authenticator) asksWebhooks() bool {
+func (a *Authenticator) usesWebhooks() bool {
 	plan := a.plan()
 	return plan != nil && plan.Has(callout.TypeWebhook)
 }
 
-// byPlan evaluates the steps in order until one allows or denies the request. If the request is
-// refused, the result contains the reasons of all steps, and the errors of the failed ones.
-func (a *Authenticator) byPlan(plan *callout.Plan, u request.User, info request.Info) (callout.Verdict, string, error) {
+// decideByPlan evaluates the steps in order until one allows or denies the request. If the request
+// is refused, the result contains the reasons of all steps, and the errors of the failed ones.
+func (a *Authenticator) decideByPlan(plan *callout.Plan, u request.User, info request.Info) (callout.Verdict, string, error) {
 	var reasons []string
 	var problems error
 	for _, step := range plan.Steps {
-		verdict, reason, err := a.byStep(step, u, info)
+		verdict, reason, err := a.decideByStep(step, u, info)
 		if err != nil {
 			problems = errors.Join(problems, err)
 		}
@@ -205,7 +206,7 @@ func (a *Authenticator) byPlan(plan *callout.Plan, u request.User, info request.
 	return callout.NoOpinion, strings.Join(reasons, "\n"), problems
 }
 
-func (a *Authenticator) byStep(step callout.Step, u request.User, info request.Info) (callout.Verdict, string, error) {
+func (a *Authenticator) decideByStep(step callout.Step, u request.User, info request.Info) (callout.Verdict, string, error) {
 	allowed, reason := false, ""
 	switch step.Type {
 	case callout.TypeWebhook:
@@ -220,7 +221,7 @@ func (a *Authenticator) byStep(step callout.Step, u request.User, info request.I
 		}
 		allowed, reason = a.Nodes.Decide(u, info)
 	default:
-		q := question(info, u)
+		q := accessFor(info, u)
 		allowed, reason = a.policy.Load().Allows(&q)
 	}
 	if allowed {

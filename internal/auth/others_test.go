@@ -54,7 +54,7 @@ func TestAuthorizersAreAskedInTheirOrder(t *testing.T) {
 		{"Webhook,RBAC", jane, named("allow"), "<nil>"},
 		{"Webhook,RBAC", jane, named("deny"), `pods "deny" is forbidden: User "jane" cannot get resource "pods" in API group "" at the cluster scope: it says no`},
 		{"Webhook,RBAC", jane, named("other"), `pods "other" is forbidden: User "jane" cannot get resource "pods" in API group "" at the cluster scope`},
-		{"Webhook,RBAC", jane, named("fail"), `Internal error occurred: webhook authorizer "default": the webhook answered with status 418`},
+		{"Webhook,RBAC", jane, named("fail"), `Internal error occurred: webhook authorizer "default": the webhook responded with status 418`},
 		{"Webhook,RBAC", admin, named("deny"), "<nil>"},
 		{"Webhook,RBAC", jane, request.Info{Verb: "get", Path: "/version"}, "<nil>"}, // which every user may, by a role
 		{"Webhook,AlwaysAllow", jane, named("deny"), `pods "deny" is forbidden: User "jane" cannot get resource "pods" in API group "" at the cluster scope: it says no`},
@@ -99,7 +99,7 @@ func TestFilesThatNameOthersAreChecked(t *testing.T) {
 // TestFailuresOfWebhooksAreLoggedTenTimesAMinute: a stranger who sends tokens does not fill the log while a webhook is down.
 func TestFailuresOfWebhooksAreLoggedTenTimesAMinute(t *testing.T) {
 	t.Parallel()
-	var f failures
+	var f failureLimiter
 	now, lines, withheld := time.Now(), 0, 0
 	for range 1000 {
 		if written, before := f.next(now); written {

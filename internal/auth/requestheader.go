@@ -69,9 +69,9 @@ func (p RequestHeaderConfig) With(authority []byte, name string) RequestHeaderCo
 // proxies are the trusted proxies. If nil, no proxy is trusted.
 type proxies struct {
 	RequestHeader
-	authorities *certs.Dynamic[x509.CertPool]
-	asked       *certs.Dynamic[x509.CertPool] // authorities of proxies and clients, for the TLS handshake
-	now         func() time.Time
+	authorities  *certs.Dynamic[x509.CertPool]
+	handshakeCAs *certs.Dynamic[x509.CertPool] // authorities of proxies and clients, for the TLS handshake
+	now          func() time.Time
 
 	verified ttlcache.Cache[*x509.CertPool] // cache of verified certificates, with the authorities used
 	chains   chainVerifier
@@ -84,7 +84,7 @@ func newProxies(cfg Config) (*proxies, error) {
 	if p.authorities, err = certs.NewDynamicCAs(cfg.Log, nil, cfg.RequestHeader.ClientCAFile); err != nil {
 		return nil, err
 	}
-	p.asked, err = certs.NewDynamicCAs(cfg.Log, cfg.OwnCA, cfg.ClientCAFile, cfg.RequestHeader.ClientCAFile)
+	p.handshakeCAs, err = certs.NewDynamicCAs(cfg.Log, cfg.OwnCA, cfg.ClientCAFile, cfg.RequestHeader.ClientCAFile)
 	return p, err
 }
 
@@ -93,7 +93,7 @@ func newProxies(cfg Config) (*proxies, error) {
 func (a *Authenticator) HandshakeCAs() func() *x509.CertPool {
 	switch {
 	case a.proxies != nil:
-		return a.proxies.asked.Current
+		return a.proxies.handshakeCAs.Current
 	case a.ClientCAs != nil:
 		return a.ClientCAs.Current
 	}
@@ -106,7 +106,7 @@ func (p *proxies) user(r *http.Request) (u request.User, ok, bad bool) {
 	if p == nil || r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return u, false, false
 	}
-	if !p.believes(r.Context(), r.TLS.PeerCertificates) {
+	if !p.isTrusted(r.Context(), r.TLS.PeerCertificates) {
 		return u, false, true
 	}
 	if u.Name = firstOf(r.Header, p.Users); u.Name == "" {
@@ -135,8 +135,8 @@ func (p *proxies) user(r *http.Request) (u request.User, ok, bad bool) {
 	return u.WithAuthenticatedGroup(), true, false
 }
 
-// believes reports whether the certificate belongs to a trusted proxy.
-func (p *proxies) believes(ctx context.Context, shown []*x509.Certificate) bool {
+// isTrusted reports whether the certificate belongs to a trusted proxy.
+func (p *proxies) isTrusted(ctx context.Context, shown []*x509.Certificate) bool {
 	if len(p.AllowedNames) > 0 && !slices.Contains(p.AllowedNames, shown[0].Subject.CommonName) {
 		return false
 	}

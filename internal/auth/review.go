@@ -116,9 +116,9 @@ func validateSelectorForm(raw string, requirements int, path *field.Path) field.
 	return nil
 }
 
-// unreadSelectors returns an error message if a selector cannot be parsed. The messages have no
+// selectorProblem returns an error message if a selector cannot be parsed. The messages have no
 // other effect, because selectors are not used by roles.
-func unreadSelectors(at *authorizationv1.ResourceAttributes) (unread []string) {
+func selectorProblem(at *authorizationv1.ResourceAttributes) (unread []string) {
 	note := func(which string, good, bad int) {
 		if bad > 0 && good > 0 {
 			which += " partially"

@@ -35,8 +35,8 @@ type Endpoints struct {
 	Advertised string        // an IP address; if empty, the address on which this server listens
 	IPv6       bool          // the Service has an IPv6 address, and this server should have one if it has several addresses
 
-	at     netip.AddrPort
-	leased bool // this server announces itself in etcd
+	address netip.AddrPort
+	leased  bool // this server announces itself in etcd
 }
 
 // Start writes the address of this server, unless Run will write it.
@@ -44,15 +44,15 @@ func (e *Endpoints) Start(ctx context.Context, listening netip.AddrPort) error {
 	if e.Reconciler == "none" {
 		return nil
 	}
-	e.at = reachable(listening, e.IPv6)
+	e.address = reachable(listening, e.IPv6)
 	if e.Advertised != "" {
 		given, err := netip.ParseAddr(e.Advertised)
 		if err != nil {
 			return err
 		}
-		e.at = netip.AddrPortFrom(given.Unmap(), listening.Port())
+		e.address = netip.AddrPortFrom(given.Unmap(), listening.Port())
 	}
-	if e.leased = e.Etcd != nil && (e.Advertised != "" || !e.at.Addr().IsLoopback()); e.leased {
+	if e.leased = e.Etcd != nil && (e.Advertised != "" || !e.address.Addr().IsLoopback()); e.leased {
 		return nil
 	}
 	if e.Etcd != nil {
@@ -60,7 +60,7 @@ func (e *Endpoints) Start(ctx context.Context, listening netip.AddrPort) error {
 			return err
 		}
 	}
-	return e.lead(ctx, []netip.Addr{e.at.Addr()}, true)
+	return e.writeEndpoints(ctx, []netip.Addr{e.address.Addr()}, true)
 }
 
 // Run updates the endpoints until ctx ends or stopping is closed. It removes this server's address
@@ -78,20 +78,20 @@ func (e *Endpoints) Run(ctx context.Context, stopping <-chan struct{}) {
 		case <-ctx.Done():
 		}
 	}()
-	e.Etcd.Announce(ctx, e.at.Addr(), func(ctx context.Context, live []netip.Addr, entering bool) error {
-		return e.lead(ctx, live, entering && len(live) == 1 && live[0] == e.at.Addr())
+	e.Etcd.Announce(ctx, e.address.Addr(), func(ctx context.Context, live []netip.Addr, entering bool) error {
+		return e.writeEndpoints(ctx, live, entering && len(live) == 1 && live[0] == e.address.Addr())
 	})
 }
 
-// lead writes the Endpoints and the EndpointSlice with the given addresses. If ours is false, an
-// existing port is preserved.
-func (e *Endpoints) lead(ctx context.Context, to []netip.Addr, ours bool) error {
+// writeEndpoints writes the Endpoints and the EndpointSlice with the given addresses. If ours is
+// false, an existing port is preserved.
+func (e *Endpoints) writeEndpoints(ctx context.Context, to []netip.Addr, ours bool) error {
 	old := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"}}}
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}}}
 	var subsets []corev1.EndpointSubset
 	if err := e.createOrUpdate(ctx, "", "endpoints", old, func(obj scheme.Object) {
 		told := obj.(*corev1.Endpoints)
-		ports := []corev1.EndpointPort{{Name: "https", Port: int32(e.at.Port()), Protocol: corev1.ProtocolTCP}}
+		ports := []corev1.EndpointPort{{Name: "https", Port: int32(e.address.Port()), Protocol: corev1.ProtocolTCP}}
 		if len(told.Subsets) == 1 && len(told.Subsets[0].Ports) > 0 && !ours {
 			ports = told.Subsets[0].Ports
 		}

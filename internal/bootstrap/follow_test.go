@@ -99,7 +99,7 @@ func TestNamespacesOutliveCompaction(t *testing.T) {
 	log := b.st.Follow(accountRange, configMapRange)
 	expect := func(want ...string) {
 		t.Helper()
-		lacking, err := s.lacking(t.Context(), log)
+		lacking, err := s.incomplete(t.Context(), log)
 		if slices.Sort(lacking); err != nil || !slices.Equal(lacking, want) {
 			t.Errorf("looked at are %q, want %q: %v", lacking, want, err)
 		}
@@ -133,10 +133,10 @@ func TestTokensOutliveCompaction(t *testing.T) {
 	}
 	expect := func(want ...string) {
 		t.Helper()
-		if err := log.CatchUp(t.Context(), f.forget, f.see); err != nil {
+		if err := log.CatchUp(t.Context(), f.forget, f.applyEvent); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.work(t.Context()); err != nil {
+		if err := f.processAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		waiting := f.waiting[accountRange+"a/none"]

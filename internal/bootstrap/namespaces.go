@@ -50,10 +50,10 @@ const (
 	// timeout.
 	reconcileTimeout = 10 * time.Second
 
-	// refusedFirst is the time until the first retry. It is doubled for each retry, up to
-	// refusedLast.
-	refusedFirst = time.Second
-	refusedLast  = time.Minute
+	// firstRetry is the time until the first retry. It is doubled for each retry, up to
+	// maxRetry.
+	firstRetry = time.Second
+	maxRetry   = time.Minute
 
 	rootCADescription = "The authority that vouches for this API server, for clients that reach it as kubernetes.default.svc."
 )
@@ -68,12 +68,12 @@ type NamespaceReconciler struct {
 	accounts, configMaps *scheme.Resource
 	postponed            chan struct{} // receives a value when a namespace is added to refused
 
-	mu      sync.Mutex         // guards refused
-	refused map[string]refusal // namespaces in which an object could not be created
+	mu      sync.Mutex           // guards refused
+	refused map[string]retryTime // namespaces in which an object could not be created
 }
 
 // A refusal is the time of the next retry for a namespace.
-type refusal struct {
+type retryTime struct {
 	pause time.Duration
 	due   time.Time
 }
@@ -83,7 +83,7 @@ type refusal struct {
 func NewNamespaceReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writer, rootCA []byte, log zerolog.Logger) *NamespaceReconciler {
 	return &NamespaceReconciler{st: st, wr: wr, rootCA: rootCA, log: log,
 		accounts: reg.Lookup("", "v1", "serviceaccounts"), configMaps: reg.Lookup("", "v1", "configmaps"),
-		postponed: make(chan struct{}, 1), refused: map[string]refusal{}} // one buffered value is enough
+		postponed: make(chan struct{}, 1), refused: map[string]retryTime{}} // one buffered value is enough
 }
 
 // NamespaceCreated reconciles a new namespace. It logs errors, because the namespace has already
@@ -126,10 +126,10 @@ func (s *NamespaceReconciler) reconcile(ctx context.Context, namespace string) e
 // postpone schedules a retry for a namespace.
 func (s *NamespaceReconciler) postpone(namespace string, err error) {
 	s.mu.Lock()
-	pause := min(max(2*s.refused[namespace].pause, refusedFirst), refusedLast)
-	s.refused[namespace] = refusal{pause, time.Now().Add(pause)}
+	pause := min(max(2*s.refused[namespace].pause, firstRetry), maxRetry)
+	s.refused[namespace] = retryTime{pause, time.Now().Add(pause)}
 	s.mu.Unlock()
-	if pause == refusedFirst && !errors.Is(err, store.ErrDamaged) { // damage has already been logged
+	if pause == firstRetry && !errors.Is(err, store.ErrDamaged) { // damage has already been logged
 		s.log.Warn().Err(err).Str("namespace", namespace).Msg("cannot create the default objects of a namespace; retrying silently")
 	}
 	select {
@@ -213,7 +213,7 @@ func (s *NamespaceReconciler) isPublished(configMap []byte) bool {
 // Run reconciles all namespaces, and later the ones whose default objects are deleted or changed.
 func (s *NamespaceReconciler) Run(ctx context.Context) error {
 	for log := s.st.Follow(accountRange, configMapRange); ctx.Err() == nil; {
-		lacking, err := s.lacking(ctx, log)
+		lacking, err := s.incomplete(ctx, log)
 		again, next := s.due()
 		if err = errors.Join(err, s.ReconcileAll(ctx, lacking), s.ReconcileAll(ctx, again)); err != nil {
 			return err
@@ -225,9 +225,9 @@ func (s *NamespaceReconciler) Run(ctx context.Context) error {
 	return nil
 }
 
-// lacking returns the namespaces with relevant changes in the log. It returns all namespaces if the
-// log does not contain all changes.
-func (s *NamespaceReconciler) lacking(ctx context.Context, log *store.Follower) ([]string, error) {
+// incomplete returns the namespaces with relevant changes in the log. It returns all namespaces if
+// the log does not contain all changes.
+func (s *NamespaceReconciler) incomplete(ctx context.Context, log *store.Follower) ([]string, error) {
 	var unread error
 	lacking := map[string]bool{}
 	err := log.CatchUp(ctx, func() {

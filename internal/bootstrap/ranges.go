@@ -48,7 +48,7 @@ func (f Initializer) serviceRanges(ctx context.Context, services []netip.Prefix)
 		return err
 	}
 	if !agree(stored) {
-		return f.disagree(ctx, stored, cidr.Spec.CIDRs)
+		return f.logDisagreement(ctx, stored, cidr.Spec.CIDRs)
 	}
 	_, err = f.changeRange(ctx, "status", func(stored *networkingv1.ServiceCIDR) {
 		if len(stored.Status.Conditions) == 0 && agree(stored) && stored.DeletionTimestamp == nil {
@@ -70,9 +70,9 @@ func (f Initializer) changeRange(ctx context.Context, subresource string, change
 	return stored, err
 }
 
-// disagree reports the difference between the flags and the stored ranges in the log and with an
-// Event.
-func (f Initializer) disagree(ctx context.Context, stored *networkingv1.ServiceCIDR, flags []string) error {
+// logDisagreement reports the difference between the flags and the stored ranges in the log and
+// with an Event.
+func (f Initializer) logDisagreement(ctx context.Context, stored *networkingv1.ServiceCIDR, flags []string) error {
 	message := fmt.Sprintf("The default ServiceCIDR %v does not match the controller flag configurations %s", stored.Spec.CIDRs, flags)
 	if f.Warn != nil {
 		f.Warn(message + ": addresses come from the ServiceCIDR")

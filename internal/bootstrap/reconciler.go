@@ -238,7 +238,7 @@ func (k *FlowReconciler) Apply(ctx context.Context) error {
 		append(asObjects(levels.Update), asObjects(schemas.Update)...), k.named(schemas.Remove, levels.Remove)); err != nil {
 		return err
 	}
-	return k.tellDangling(ctx, objs)
+	return k.updateConditions(ctx, objs)
 }
 
 func (k *FlowReconciler) objects() (objs flowcontrol.Objects, err error) {
@@ -265,9 +265,9 @@ func (k *FlowReconciler) named(schemas, levels []string) (found []scheme.Object)
 	return found
 }
 
-// tellDangling writes the conditions that have changed. The number of writes is limited, because
-// another server may disagree about a condition.
-func (k *FlowReconciler) tellDangling(ctx context.Context, objs flowcontrol.Objects) error {
+// updateConditions writes the conditions that have changed. The number of writes is limited,
+// because another server may disagree about a condition.
+func (k *FlowReconciler) updateConditions(ctx context.Context, objs flowcontrol.Objects) error {
 	now := time.Now()
 	missing := flowcontrol.DanglingConditions(objs, now.Truncate(time.Second))
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(missing)), func(name string) bool { return !k.pacer.Allow(name, now) })

@@ -52,17 +52,17 @@ func NewTokenReconciler(st *store.Store, reg *scheme.Registry, wr *registry.Writ
 // with the result of each round.
 func (s *TokenReconciler) Run(ctx context.Context, report func(error)) error {
 	f := &filler{TokenReconciler: s, lacking: map[string]struct{}{}, waiting: map[string]map[string]struct{}{}}
-	pause := refusedFirst
+	pause := firstRetry
 	for log := s.st.Follow(secretRange, accountRange); ctx.Err() == nil; {
-		if err := log.CatchUp(ctx, f.forget, f.see); err != nil {
+		if err := log.CatchUp(ctx, f.forget, f.applyEvent); err != nil {
 			return err
 		}
 		var again time.Time
-		failed := f.work(ctx)
+		failed := f.processAll(ctx)
 		if report(failed); failed != nil {
-			again, pause = time.Now().Add(pause), min(2*pause, refusedLast)
+			again, pause = time.Now().Add(pause), min(2*pause, maxRetry)
 		} else {
-			pause = refusedFirst
+			pause = firstRetry
 		}
 		log.Wait(ctx, again, nil)
 	}
@@ -86,24 +86,24 @@ func (f *filler) forget() {
 	clear(f.waiting)
 }
 
-// see processes an event. It notes changed Secrets, and the Secrets that wait for a new service
-// account.
-func (f *filler) see(ev *store.Event) {
+// applyEvent processes an event. It notes changed Secrets, and the Secrets that wait for a new
+// service account.
+func (f *filler) applyEvent(ev *store.Event) {
 	if strings.HasPrefix(ev.Key, accountRange) {
 		f.seeAccount(ev)
 		return
 	}
 	if bytes.Contains(ev.Prev, tokenMark) || ev.Deleted {
-		f.unwait(ev)
+		f.stopWaiting(ev)
 	}
 	if !ev.Deleted && bytes.Contains(ev.JSON, tokenMark) {
 		f.lacking[ev.Key] = struct{}{}
 	}
 }
 
-// unwait removes a Secret from waiting. Secrets are not processed at the same time, so it does not
-// lock mu.
-func (f *filler) unwait(ev *store.Event) {
+// stopWaiting removes a Secret from waiting. Secrets are not processed at the same time, so it does
+// not lock mu.
+func (f *filler) stopWaiting(ev *store.Event) {
 	for _, json := range [][]byte{ev.Prev, ev.JSON} {
 		account := f.accountKey(ev.Key, json)
 		delete(f.waiting[account], ev.Key)
@@ -131,9 +131,9 @@ func (f *filler) accountKey(key string, secret []byte) string {
 	return f.accounts.Key(namespace, name)
 }
 
-// work processes Secrets concurrently, so that their commits share an fsync. If that fails, the key
-// is kept for the next attempt.
-func (f *filler) work(ctx context.Context) error {
+// processAll processes Secrets concurrently, so that their commits share an fsync. If that fails,
+// the key is kept for the next attempt.
+func (f *filler) processAll(ctx context.Context) error {
 	keys := slices.Collect(maps.Keys(f.lacking))
 	f.lacking = map[string]struct{}{} // a map never shrinks
 	var failed []error

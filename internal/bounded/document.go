@@ -65,7 +65,7 @@ func Inspect(doc []byte) (found Inspection) {
 		case '"':
 			begin := i + 1
 			i = endOfString(doc, begin)
-			if found.InvalidTime == 0 && isOddTime(doc[begin:i]) {
+			if found.InvalidTime == 0 && isInvalidTime(doc[begin:i]) {
 				found.InvalidTime = begin
 			}
 		}
@@ -92,9 +92,9 @@ func endOfString(doc []byte, from int) int {
 	}
 }
 
-// isOddTime reports whether a string may be an encoded time (in UTC, with a Z) whose year
+// isInvalidTime reports whether a string may be an encoded time (in UTC, with a Z) whose year
 // decoders reject.
-func isOddTime(text []byte) bool {
+func isInvalidTime(text []byte) bool {
 	if len(text) < len("10000-01-01T00:00:00Z")-1 || text[len(text)-1] != 'Z' {
 		return false
 	}

@@ -47,7 +47,7 @@ func CheckQuantity(text string) error {
 // checkQuantities returns an error if JSON must not be decoded into a Go type.
 func checkQuantities(doc []byte, t reflect.Type) error {
 	places := quantitiesIn(t)
-	if places == nil || !oddNumber(doc) {
+	if places == nil || !hasLargeNumber(doc) {
 		return nil
 	}
 	return places.check(gjson.ParseBytes(doc))
@@ -56,17 +56,17 @@ func checkQuantities(doc []byte, t reflect.Type) error {
 // checkWireQuantities returns an error if protobuf must not be decoded into a Go type.
 func checkWireQuantities(wire []byte, t reflect.Type) error {
 	places := quantitiesIn(t)
-	if places == nil || !oddNumber(wire) {
+	if places == nil || !hasLargeNumber(wire) {
 		return nil
 	}
 	return places.checkWire(wire)
 }
 
-// oddNumber reports whether doc may contain a quantity that is out of range. It searches for a
+// hasLargeNumber reports whether doc may contain a quantity that is out of range. It searches for a
 // long sequence of digits, and for a digit or point that is followed by an e and three digits.
 // Few other documents contain these. Quantities are decoded without unescaping, so escaped digits
 // need not be considered.
-func oddNumber(doc []byte) bool {
+func hasLargeNumber(doc []byte) bool {
 	digits := 0
 	for i, c := range doc {
 		switch {

@@ -33,7 +33,7 @@ const (
 	elementWeight = 512
 )
 
-var errHeavy = fmt.Errorf("the object would take more than %d MiB of memory", weightMax>>20)
+var errTooLarge = fmt.Errorf("the object would take more than %d MiB of memory", weightMax>>20)
 
 // A weightShape describes the memory for values of a Go type. If it is nil, the values do not
 // need additional memory. It must not be modified after it is added to weightShapes.
@@ -137,7 +137,7 @@ func (w *weightShaper) structure(t reflect.Type) weightField {
 	return weightField{shape: shape}
 }
 
-// checkWeight returns errHeavy if JSON must not be decoded into a Go type. It ignores malformed
+// checkWeight returns errTooLarge if JSON must not be decoded into a Go type. It ignores malformed
 // JSON, because the decoder reports it.
 func checkWeight(doc []byte, t reflect.Type) error {
 	const least = elementWeight // assumed weight of a byte; small documents are not checked
@@ -148,16 +148,16 @@ func checkWeight(doc []byte, t reflect.Type) error {
 	if int64(bytes.Count(doc, []byte{','}))*known.heaviest <= weightMax {
 		return nil
 	}
-	w := weighing{doc: doc, left: weightMax}
+	w := weightScan{doc: doc, left: weightMax}
 	w.value(known.shape, 0)
 	if w.left < 0 {
-		return errHeavy
+		return errTooLarge
 	}
 	return nil
 }
 
 // A weighing is a scan of the document.
-type weighing struct {
+type weightScan struct {
 	doc  []byte
 	at   int
 	left int64
@@ -165,12 +165,12 @@ type weighing struct {
 
 // done reports whether the walk ends: the limit is exceeded, the document is read, or it is too
 // deep for any decoder.
-func (w *weighing) done(depth int) bool {
+func (w *weightScan) done(depth int) bool {
 	return w.left < 0 || w.at >= len(w.doc) || depth > DecoderDepth
 }
 
 // value walks to the end of one value.
-func (w *weighing) value(shape *weightShape, depth int) {
+func (w *weightScan) value(shape *weightShape, depth int) {
 	for !w.done(depth) {
 		switch w.doc[w.at] {
 		case '{', '[':
@@ -187,25 +187,25 @@ func (w *weighing) value(shape *weightShape, depth int) {
 }
 
 // inside walks to the end of an object or list whose opening bracket is at the current position.
-func (w *weighing) inside(shape *weightShape, depth int) {
+func (w *weightScan) inside(shape *weightShape, depth int) {
 	object := w.doc[w.at] == '{'
 	w.at++
 	var of weightField
 	if shape != nil && shape.each != nil && object == shape.isMap {
 		of = *shape.each
 	}
-	for begun := false; !w.done(depth); {
+	for started := false; !w.done(depth); {
 		switch c := w.doc[w.at]; {
 		case c == '}' || c == ']':
 			w.at++
 			return
 		case c == ',':
-			begun = false
+			started = false
 			w.at++
 		case c == ':' || c == ' ' || c == '\n' || c == '\t' || c == '\r':
 			w.at++
-		case object && c == '"' && !begun:
-			begun = true
+		case object && c == '"' && !started:
+			started = true
 			end := endOfString(w.doc, w.at+1)
 			if shape != nil && shape.names != nil {
 				of = shape.names[string(w.doc[w.at+1:min(end, len(w.doc))])]
@@ -218,7 +218,7 @@ func (w *weighing) inside(shape *weightShape, depth int) {
 	}
 }
 
-// checkWireWeight returns errHeavy if protobuf must not be decoded into a Go type. checkNesting
+// checkWireWeight returns errTooLarge if protobuf must not be decoded into a Go type. checkNesting
 // must have limited the depth of the message.
 func checkWireWeight(wire []byte, t reflect.Type) error {
 	known := weightsOf(t)
@@ -244,7 +244,7 @@ func (s *weightShape) weighWire(wire []byte, left *int64) error {
 			of.shape = of.shape.each.shape
 		}
 		if *left -= of.bytes; *left < 0 {
-			return errHeavy
+			return errTooLarge
 		}
 		return of.shape.weighWire(content, left)
 	})
@@ -260,12 +260,12 @@ func entryValue(entry []byte) (value []byte) {
 	return value
 }
 
-// checkDecodedWeight returns errHeavy if decoded JSON must not be converted to a Go type.
+// checkDecodedWeight returns errTooLarge if decoded JSON must not be converted to a Go type.
 func checkDecodedWeight(value any, t reflect.Type) error {
 	left := int64(weightMax)
 	weightsOf(t).shape.weighDecoded(value, &left)
 	if left < 0 {
-		return errHeavy
+		return errTooLarge
 	}
 	return nil
 }
@@ -296,4 +296,4 @@ func (s *weightShape) weighDecoded(value any, left *int64) {
 }
 
 // IsTooLarge reports whether err means that the decoded document would be too large.
-func IsTooLarge(err error) bool { return errors.Is(err, errHeavy) }
+func IsTooLarge(err error) bool { return errors.Is(err, errTooLarge) }

@@ -12,7 +12,7 @@ import (
 
 // weighed is what a document takes, by its walk as JSON.
 func weighed(doc string, t reflect.Type) int64 {
-	w := weighing{doc: []byte(doc), left: weightMax}
+	w := weightScan{doc: []byte(doc), left: weightMax}
 	w.value(weightsOf(t).shape, 0)
 	return weightMax - w.left
 }

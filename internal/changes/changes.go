@@ -90,17 +90,18 @@ func (w *walk) between(at *step, a, b *node) {
 		w.objects(at, a, b)
 	case a != nil && b != nil && a.kind == '[' && b.kind == '[':
 		w.lists(at, a, b)
-	case a == nil && w.splits(b):
+	case a == nil && w.mustSplit(b):
 		w.parts(at, b, func(at *step, n *node) { w.between(at, nil, n) })
-	case b == nil && w.splits(a):
+	case b == nil && w.mustSplit(a):
 		w.parts(at, a, func(at *step, n *node) { w.between(at, n, nil) })
 	default:
 		w.changed(at, a, b)
 	}
 }
 
-// splits reports whether the value should be split because it is too long to be shown as a whole.
-func (w *walk) splits(n *node) bool {
+// mustSplit reports whether the value should be split because it is too long to be shown as a
+// whole.
+func (w *walk) mustSplit(n *node) bool {
 	return n.size > w.value && (n.kind == '{' || n.kind == '[') && len(n.items) > 0
 }
 
@@ -175,14 +176,14 @@ var mergeKeys = []string{"type", "name", "key", "uid", "ip", "containerPort", "p
 // is unique in its list. It returns "" if no such member exists.
 func mergeKey(a, b *node) string {
 	for _, key := range mergeKeys {
-		if tellsApart(a, key) && tellsApart(b, key) {
+		if isUniqueKey(a, key) && isUniqueKey(b, key) {
 			return key
 		}
 	}
 	return ""
 }
 
-func tellsApart(list *node, key string) bool {
+func isUniqueKey(list *node, key string) bool {
 	seen := make(map[string]bool, len(list.items))
 	for _, item := range list.items {
 		value := item.member(key)
@@ -237,8 +238,8 @@ func (w *walk) changed(at *step, a, b *node) {
 	}
 	c := Change{Path: at.String()}
 	var cutOld, cutNew bool
-	c.Old, cutOld = w.shown(a)
-	c.New, cutNew = w.shown(b)
+	c.Old, cutOld = w.displayValue(a)
+	c.New, cutNew = w.displayValue(b)
 	c.Cut = cutOld || cutNew
 	if a != nil {
 		c.was = a.hash
@@ -249,8 +250,8 @@ func (w *walk) changed(at *step, a, b *node) {
 	w.list = append(w.list, c)
 }
 
-// shown returns the value in JSON format. If the value is too long, it returns a summary.
-func (w *walk) shown(n *node) (value json.RawMessage, cut bool) {
+// displayValue returns the value in JSON format. If the value is too long, it returns a summary.
+func (w *walk) displayValue(n *node) (value json.RawMessage, cut bool) {
 	switch {
 	case n == nil:
 		return nil, false

@@ -22,7 +22,7 @@ const (
 	smallestContent = 2 // {} and []
 )
 
-var errNoObject = errors.New("the document is no JSON object")
+var errNoObject = errors.New("the document is not a JSON object")
 
 // A node is a JSON value.
 type node struct {
@@ -103,13 +103,13 @@ func (p *parser) pair(old, new []byte) (a, b *node, err error) {
 type place int
 
 const (
-	elsewhere  place = iota
-	ofRoot           // the object itself
-	ofMetadata       // the metadata
-	ofNotes          // the annotations
-	ofSecret         // The data of a Secret. The names of its members are kept, but the values are masked.
-	hidden           // a value to mask
-	leftOut          // a member to omit
+	elsewhere     place = iota
+	ofRoot              // the object itself
+	ofMetadata          // the metadata
+	ofAnnotations       // the annotations
+	ofSecret            // The data of a Secret. The names of its members are kept, but the values are masked.
+	hidden              // a value to mask
+	omitted             // a member to omit
 )
 
 // member returns the place of the member with the given name.
@@ -125,11 +125,11 @@ func (p *parser) member(in place, key string) place {
 	case ofMetadata:
 		switch {
 		case key == "annotations":
-			return ofNotes
+			return ofAnnotations
 		case slices.Contains(p.drop, key):
-			return leftOut
+			return omitted
 		}
-	case ofNotes:
+	case ofAnnotations:
 		if key == lastApplied {
 			return hidden
 		}
@@ -218,7 +218,7 @@ func (p *parser) members(n *node, in place) {
 	for p.next() != '}' {
 		key := p.text()
 		at := p.member(in, key)
-		if at == leftOut {
+		if at == omitted {
 			p.skip()
 			continue
 		}
@@ -351,19 +351,19 @@ func (r Options) redacted(old, new []byte, drop ...string) (a, b *node, err erro
 	if a, b, err = r.parser(drop...).pair(old, new); err != nil {
 		return nil, nil, err
 	}
-	tellMasked(a, b)
+	distinguishMasked(a, b)
 	return a, b, nil
 }
 
-// tellMasked gives masked values that differ between the trees different texts.
-func tellMasked(a, b *node) {
+// distinguishMasked gives masked values that differ between the trees different texts.
+func distinguishMasked(a, b *node) {
 	switch {
 	case a == nil || b == nil || a.hash == b.hash:
 	case a.kind == '*' && b.kind == '*':
 		a.text, b.text = maskBefore, maskAfter
 	default:
 		for i, key := range a.keys {
-			tellMasked(a.items[i], b.member(key))
+			distinguishMasked(a.items[i], b.member(key))
 		}
 	}
 }

@@ -297,14 +297,14 @@ func myers(a, b []int) (moves []move, found bool) {
 			}
 			furthest[at(k)] = int32(x)
 			if x >= len(a) && y >= len(b) {
-				return wayBack(past, len(a), len(b)), true
+				return backtrack(past, len(a), len(b)), true
 			}
 		}
 	}
 	return nil, false
 }
 
-func wayBack(past [][]int32, x, y int) (moves []move) {
+func backtrack(past [][]int32, x, y int) (moves []move) {
 	for d := len(past) - 1; d > 0; d-- {
 		before := func(k int) int { return int(past[d][k+d+1]) } // after d-1 moves
 		k := x - y

@@ -44,9 +44,9 @@ const (
 // A Clock is the machine's clock, corrected by times that are known to be in the past. It is safe
 // for concurrent use.
 type Clock struct {
-	machine func() time.Time
-	kept    func() bool // reports whether a time server controls the machine's clock
-	floor   atomic.Pointer[floor]
+	machine        func() time.Time
+	isSynchronized func() bool // reports whether a time server controls the machine's clock
+	floor          atomic.Pointer[floor]
 }
 
 // A floor contains a time that is known to have passed and the monotonic time when it was recorded.
@@ -56,12 +56,12 @@ func (f *floor) now() time.Time { return f.at.Add(time.Since(f.since)) }
 
 // New returns a clock. Tests may pass a replacement for the machine's clock, and other callers nil.
 func New(machine func() time.Time) *Clock {
-	c := &Clock{machine: machine, kept: func() bool { return false }}
+	c := &Clock{machine: machine, isSynchronized: func() bool { return false }}
 	if machine == nil {
-		c.machine, c.kept = time.Now, keptByTimeServer
+		c.machine, c.isSynchronized = time.Now, isTimeServerActive
 	}
 	c.floor.Store(&floor{Earliest, time.Now()})
-	c.believe()
+	c.recordPassed()
 	return c
 }
 
@@ -86,16 +86,16 @@ func (c *Clock) Lag() time.Duration {
 
 // Observe records a time that has passed. It must be called before Run, and not concurrently.
 func (c *Clock) Observe(at time.Time) {
-	if at.After(c.Now()) && !(c.plausible() && c.kept()) {
+	if at.After(c.Now()) && !(c.plausible() && c.isSynchronized()) {
 		c.floor.Store(&floor{at.Round(0), time.Now()})
 	}
 }
 
 func (c *Clock) plausible() bool { return !c.machine().Before(Earliest) }
 
-// believe records the machine's time as passed, so the clock continues from it if the machine's
-// clock is set to 1970.
-func (c *Clock) believe() {
+// recordPassed records the machine's time as passed, so the clock continues from it if the
+// machine's clock is set to 1970.
+func (c *Clock) recordPassed() {
 	if c.plausible() {
 		c.floor.Store(&floor{c.machine().Round(0), time.Now()})
 	}
@@ -116,8 +116,8 @@ func (c *Clock) Run(ctx context.Context, every time.Duration, set func(step time
 		wallNow, steadyNow := c.machine(), time.Now()
 		step := wallNow.Round(0).Sub(wall.Round(0)) - steadyNow.Sub(steady)
 		wall, steady = wallNow, steadyNow
-		if step <= -smallest || c.Lag() == 0 || c.kept() {
-			c.believe()
+		if step <= -smallest || c.Lag() == 0 || c.isSynchronized() {
+			c.recordPassed()
 		}
 		if step.Abs() >= smallest {
 			set(step)

@@ -17,7 +17,7 @@ type fake struct {
 func (m *fake) set(at time.Time) { m.ahead.Store(int64(time.Until(at))) }
 func (m *fake) clock() *Clock {
 	c := New(func() time.Time { return time.Now().Add(time.Duration(m.ahead.Load())) })
-	c.kept = m.kept.Load
+	c.isSynchronized = m.kept.Load
 	return c
 }
 

@@ -4,10 +4,10 @@ import "syscall"
 
 const unsynchronized = 0x40 // STA_UNSYNC of linux/timex.h
 
-// keptByTimeServer reports whether the kernel considers the machine's clock synchronized. chrony,
+// isTimeServerActive reports whether the kernel considers the machine's clock synchronized. chrony,
 // ntpd and systemd-timesyncd set this state. It returns false if the kernel does not permit the
 // query.
-func keptByTimeServer() bool {
+func isTimeServerActive() bool {
 	var about syscall.Timex
 	_, err := syscall.Adjtimex(&about)
 	return err == nil && about.Status&unsynchronized == 0

@@ -2,6 +2,6 @@
 
 package clock
 
-// keptByTimeServer always returns false, because the state of the clock is not known on this
+// isTimeServerActive always returns false, because the state of the clock is not known on this
 // system.
-func keptByTimeServer() bool { return false }
+func isTimeServerActive() bool { return false }

@@ -103,7 +103,7 @@ func (p *Program) Run(args []string, stdout, stderr io.Writer) int {
 	case errors.Is(asked, flag.ErrHelp):
 		err = p.help(row, stdout)
 	case asked != nil:
-		fmt.Fprintf(stderr, "%s: %s: %s\n", p.Name, plainFlagError(flags, asked), p.whereToLook(row))
+		fmt.Fprintf(stderr, "%s: %s: %s\n", p.Name, plainFlagError(flags, asked), p.helpHint(row))
 		return 2
 	case *showVersion:
 		err = p.Version(c.Out)
@@ -164,13 +164,13 @@ func (p *Program) flagSet(row *Command) *flag.FlagSet {
 func plainFlagError(flags *flag.FlagSet, err error) string {
 	text := strings.Replace(err.Error(), "flag provided but not defined: -", "unknown flag: --", 1)
 	if before, found := strings.CutSuffix(text, ": parse error"); found {
-		text = before + ": " + notParsed(flags.Lookup(before[strings.LastIndex(before, " -")+len(" -"):]))
+		text = before + ": " + parseError(flags.Lookup(before[strings.LastIndex(before, " -")+len(" -"):]))
 	}
 	return strings.NewReplacer("for flag -", "for flag --", "an argument: -", "an argument: --", " for -", " for --").Replace(text)
 }
 
-// notParsed explains why the value of a flag is invalid.
-func notParsed(f *flag.Flag) string {
+// parseError explains why the value of a flag is invalid.
+func parseError(f *flag.Flag) string {
 	if f == nil {
 		return "parse error"
 	}
@@ -189,13 +189,13 @@ func notParsed(f *flag.Flag) string {
 
 func (p *Program) title(row *Command) string { return strings.TrimSpace(p.Name + " " + row.Name) }
 
-func (p *Program) whereToLook(row *Command) string {
+func (p *Program) helpHint(row *Command) string {
 	return "see `" + p.title(row) + " --help`"
 }
 
 func (p *Program) wrongCount(row *Command, args []string) string {
 	if most := row.ArgCounts[len(row.ArgCounts)-1]; len(args) > most {
-		return fmt.Sprintf("unexpected argument %q: %s", args[most], p.whereToLook(row))
+		return fmt.Sprintf("unexpected argument %q: %s", args[most], p.helpHint(row))
 	}
 	return "usage: " + p.usage(row)
 }

@@ -140,14 +140,14 @@ func (u *Objects) Count() int {
 	for key, rev := range known {
 		rec, err := u.st.Get(key)
 		if errors.Is(err, store.ErrNotFound) || err == nil && rec.Rev != rev {
-			u.forget(key, rev)
+			u.remove(key, rev)
 			delete(known, key)
 		}
 	}
 	return len(known)
 }
 
-func (u *Objects) forget(key string, rev int64) {
+func (u *Objects) remove(key string, rev int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.known[key] == rev {

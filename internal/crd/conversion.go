@@ -11,8 +11,8 @@ package crd
 //	WATCH v1    the same for new events; concurrent watches share one call
 //
 // A stored object names its version only if that differs from the version of the first objects
-// (see unmarked), so types with a single version have no overhead. After conversion, the version
-// in the stored JSON is empty, which prevents a second conversion.
+// (see implicitVersion), so types with a single version have no overhead. After conversion, the
+// version in the stored JSON is empty, which prevents a second conversion.
 //
 // The webhook determines everything except for the identity of the object. In the metadata it may
 // only change labels and annotations. If the response is invalid, the request fails with a 500
@@ -295,7 +295,7 @@ func checkNotes(name string, old, members map[string]any) error {
 // review calls the webhook and returns one converted object for each of objects.
 func (cv *converter) review(ctx context.Context, objects []*unstructured.Unstructured, apiVersion string) ([]runtime.RawExtension, error) {
 	from := objects[0].GroupVersionKind()
-	cv, err := cv.asked(from.Version, apiVersion)
+	cv, err := cv.current(from.Version, apiVersion)
 	if err != nil {
 		return nil, err
 	}
@@ -335,9 +335,9 @@ func (cv *converter) review(ctx context.Context, objects []*unstructured.Unstruc
 	return nil, conversionFailure("conversion webhook for %v failed: %v", from, err)
 }
 
-// asked returns the converter to call. A registry of the past uses the current converter, because
+// current returns the converter to call. A registry of the past uses the current converter, because
 // an administrator may have removed the former webhook on purpose.
-func (cv *converter) asked(from, apiVersion string) (*converter, error) {
+func (cv *converter) current(from, apiVersion string) (*converter, error) {
 	if cv.now == nil {
 		return cv, nil
 	}
@@ -352,14 +352,14 @@ func (cv *converter) asked(from, apiVersion string) (*converter, error) {
 func reviewOf(objects []*unstructured.Unstructured, uid types.UID, apiVersion, version string) ([]byte, error) {
 	asked := &apiextensionsv1.ConversionRequest{UID: uid, DesiredAPIVersion: apiVersion}
 	for _, u := range objects {
-		asked.Objects = append(asked.Objects, runtime.RawExtension{Object: unwritten(u)})
+		asked.Objects = append(asked.Objects, runtime.RawExtension{Object: withoutRevision(u)})
 	}
 	return json.Marshal(&apiextensionsv1.ConversionReview{Request: asked, Response: &apiextensionsv1.ConversionResponse{},
 		TypeMeta: metav1.TypeMeta{Kind: "ConversionReview", APIVersion: scheme.GroupVersionString(apiextensionsv1.GroupName, version)}})
 }
 
-// unwritten returns the object without its resourceVersion.
-func unwritten(u *unstructured.Unstructured) *unstructured.Unstructured {
+// withoutRevision returns the object without its resourceVersion.
+func withoutRevision(u *unstructured.Unstructured) *unstructured.Unstructured {
 	meta, ok := u.Object["metadata"].(map[string]any)
 	if !ok || meta["resourceVersion"] == nil {
 		return u
@@ -424,28 +424,28 @@ type rowConversion struct {
 	res    *scheme.Resource
 	events *events
 
-	mu     sync.Mutex // guards the fields below
-	flight *flight    // nil if no conversion of events is in progress
+	mu      sync.Mutex         // guards the fields below
+	pending *pendingConversion // nil if no conversion of events is in progress
 }
 
 // A flight is a conversion of events that several watches wait for. done is closed when err is
 // final.
-type flight struct {
+type pendingConversion struct {
 	done chan struct{}
 	err  error // also nil if the calling watch was canceled; another one must then retry
 }
 
 var errOtherVersion = errors.New("a stored object was to be shown in another version without having been converted")
 
-// settled reports whether complete is unnecessary for stored JSON. It returns an error for
+// isComplete reports whether complete is unnecessary for stored JSON. It returns an error for
 // objects of other versions, which must be converted first.
-func (r *rowConversion) settled(stored []byte) (bool, error) {
+func (r *rowConversion) isComplete(stored []byte) (bool, error) {
 	switch version, _ := r.res.Custom.StoredVersion(stored); version {
 	case "":
 		return true, nil
 	case r.res.Version:
 		if version == r.res.Custom.StorageVersion {
-			return r.schemas.settled(stored)
+			return r.schemas.isComplete(stored)
 		}
 		return false, nil
 	}
@@ -454,10 +454,10 @@ func (r *rowConversion) settled(stored []byte) (bool, error) {
 
 // complete updates an object that is stored in this version to the current schema.
 func (r *rowConversion) complete(u *unstructured.Unstructured) error {
-	return r.refresh(u, r.res.Version)
+	return r.updateSchema(u, r.res.Version)
 }
 
-func (r *rowConversion) refresh(u *unstructured.Unstructured, version string) error {
+func (r *rowConversion) updateSchema(u *unstructured.Unstructured, version string) error {
 	c, err := r.schemas.version(version)
 	if err == nil && !isBookmark(u) {
 		c.prune(u)
@@ -511,7 +511,7 @@ func (r *rowConversion) readSome(ctx context.Context, docs [][]byte) error {
 		}
 		u.SetAPIVersion(r.apiVersion(version))
 		u.SetKind(r.kind.Kind)
-		if err := r.refresh(u, version); err != nil {
+		if err := r.updateSchema(u, version); err != nil {
 			return err
 		}
 		at, objects = append(at, i), append(objects, u)
@@ -541,12 +541,12 @@ func (r *rowConversion) watch(ctx context.Context, docs [][]byte) error {
 	for {
 		r.mu.Lock()
 		missing := r.events.fill(r, docs)
-		f := r.flight
+		f := r.pending
 		if len(missing) > 0 && f == nil {
-			f = &flight{done: make(chan struct{})}
-			r.flight = f
+			f = &pendingConversion{done: make(chan struct{})}
+			r.pending = f
 			r.mu.Unlock()
-			return r.fly(ctx, f, docs, missing)
+			return r.convertMissing(ctx, f, docs, missing)
 		}
 		r.mu.Unlock()
 		if len(missing) == 0 {
@@ -563,8 +563,8 @@ func (r *rowConversion) watch(ctx context.Context, docs [][]byte) error {
 	}
 }
 
-// fly converts the missing events, caches them and wakes the waiting watches.
-func (r *rowConversion) fly(ctx context.Context, f *flight, docs [][]byte, missing []int) error {
+// convertMissing converts the missing events, caches them and wakes the waiting watches.
+func (r *rowConversion) convertMissing(ctx context.Context, f *pendingConversion, docs [][]byte, missing []int) error {
 	asked := make([][]byte, len(missing))
 	for i, at := range missing {
 		asked[i] = docs[at]
@@ -572,7 +572,7 @@ func (r *rowConversion) fly(ctx context.Context, f *flight, docs [][]byte, missi
 	err := r.read(ctx, asked)
 	if err == nil {
 		for i, at := range missing {
-			r.events.remember(r, docs[at], asked[i])
+			r.events.add(r, docs[at], asked[i])
 			docs[at] = asked[i]
 		}
 	}
@@ -580,7 +580,7 @@ func (r *rowConversion) fly(ctx context.Context, f *flight, docs [][]byte, missi
 	if ctx.Err() == nil {
 		f.err = err
 	}
-	r.flight = nil
+	r.pending = nil
 	r.mu.Unlock()
 	close(f.done)
 	return err
@@ -589,10 +589,10 @@ func (r *rowConversion) fly(ctx context.Context, f *flight, docs [][]byte, missi
 // events caches the latest converted events. With a hundred watches, the webhook is still called
 // only once.
 type events struct {
-	mu    sync.Mutex // guards the fields below
-	kept  map[eventKey][]byte
-	order []eventKey // sorted, the oldest first
-	bytes int        // total size of kept
+	mu        sync.Mutex // guards the fields below
+	documents map[eventKey][]byte
+	order     []eventKey // sorted, the oldest first
+	bytes     int        // total size of documents
 }
 
 // An eventKey identifies the stored object by the digest and the target by the row.
@@ -601,7 +601,7 @@ type eventKey struct {
 	digest [sha256.Size]byte
 }
 
-func newEvents() *events { return &events{kept: map[eventKey][]byte{}} }
+func newEvents() *events { return &events{documents: map[eventKey][]byte{}} }
 
 // fill replaces the cached documents and returns the indexes of the others that need a
 // conversion.
@@ -612,7 +612,7 @@ func (e *events) fill(row *rowConversion, docs [][]byte) (missing []int) {
 		if version, _ := row.res.Custom.StoredVersion(doc); version == "" || version == row.res.Version {
 			continue
 		}
-		if known, ok := e.kept[eventKey{row, sha256.Sum256(doc)}]; ok {
+		if known, ok := e.documents[eventKey{row, sha256.Sum256(doc)}]; ok {
 			docs[i] = known
 			continue
 		}
@@ -621,18 +621,18 @@ func (e *events) fill(row *rowConversion, docs [][]byte) (missing []int) {
 	return missing
 }
 
-func (e *events) remember(row *rowConversion, doc, converted []byte) {
+func (e *events) add(row *rowConversion, doc, converted []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	key := eventKey{row, sha256.Sum256(doc)}
-	if _, ok := e.kept[key]; ok || len(converted) > eventBytes/8 {
+	if _, ok := e.documents[key]; ok || len(converted) > eventBytes/8 {
 		return
 	}
-	e.kept[key], e.order, e.bytes = converted, append(e.order, key), e.bytes+len(converted)
+	e.documents[key], e.order, e.bytes = converted, append(e.order, key), e.bytes+len(converted)
 	for len(e.order) > eventsKept || e.bytes > eventBytes {
 		oldest := e.order[0]
-		e.bytes -= len(e.kept[oldest])
-		delete(e.kept, oldest)
+		e.bytes -= len(e.documents[oldest])
+		delete(e.documents, oldest)
 		e.order = e.order[1:]
 	}
 }

@@ -13,59 +13,59 @@ import (
 
 // correlate returns the root of the comparison.
 func correlate(old, obj map[string]any, s *structuralschema.Structural) *celcommon.CorrelatedObject {
-	return celcommon.NewCorrelatedObject(obj, old, remember(s))
+	return celcommon.NewCorrelatedObject(obj, old, newCachedSchema(s))
 }
 
 // A remembered schema caches the converted parts. It exists for one comparison.
-type remembered struct {
+type cachedSchema struct {
 	*celmodel.Structural
 	properties map[string]celcommon.Schema // nil until the first use
 	items      celcommon.Schema            // nil until the first use
-	additional *rememberedAdditional       // nil until the first use
+	additional *cachedAdditional           // nil until the first use
 }
 
-func remember(s *structuralschema.Structural) *remembered {
-	return &remembered{Structural: &celmodel.Structural{Structural: s}}
+func newCachedSchema(s *structuralschema.Structural) *cachedSchema {
+	return &cachedSchema{Structural: &celmodel.Structural{Structural: s}}
 }
 
 // Properties returns the schemas of the properties.
-func (r *remembered) Properties() map[string]celcommon.Schema {
+func (r *cachedSchema) Properties() map[string]celcommon.Schema {
 	if from := r.Structural.Structural.Properties; r.properties == nil && from != nil {
 		r.properties = make(map[string]celcommon.Schema, len(from))
 		for name, s := range from {
-			r.properties[name] = remember(&s)
+			r.properties[name] = newCachedSchema(&s)
 		}
 	}
 	return r.properties
 }
 
 // Items returns the schema of the items.
-func (r *remembered) Items() celcommon.Schema {
+func (r *cachedSchema) Items() celcommon.Schema {
 	if from := r.Structural.Structural.Items; r.items == nil && from != nil {
-		r.items = remember(from)
+		r.items = newCachedSchema(from)
 	}
 	return r.items
 }
 
 // AdditionalProperties returns the schema of the additional properties.
-func (r *remembered) AdditionalProperties() celcommon.SchemaOrBool {
+func (r *cachedSchema) AdditionalProperties() celcommon.SchemaOrBool {
 	from := r.Structural.Structural.AdditionalProperties
 	if from == nil {
 		return nil
 	}
 	if r.additional == nil {
-		r.additional = &rememberedAdditional{allows: from.Bool}
+		r.additional = &cachedAdditional{allows: from.Bool}
 		if from.Structural != nil {
-			r.additional.schema = remember(from.Structural)
+			r.additional.schema = newCachedSchema(from.Structural)
 		}
 	}
 	return r.additional
 }
 
-type rememberedAdditional struct {
+type cachedAdditional struct {
 	schema celcommon.Schema // nil allows any value
 	allows bool
 }
 
-func (a *rememberedAdditional) Schema() celcommon.Schema { return a.schema }
-func (a *rememberedAdditional) Allows() bool             { return a.allows }
+func (a *cachedAdditional) Schema() celcommon.Schema { return a.schema }
+func (a *cachedAdditional) Allows() bool             { return a.allows }

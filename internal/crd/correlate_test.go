@@ -60,7 +60,7 @@ func TestRememberedSchemas(t *testing.T) {
 			compare(at+"{}", a.Schema(), b.Schema())
 		}
 	}
-	compare("", remember(whole), &celmodel.Structural{Structural: whole})
+	compare("", newCachedSchema(whole), &celmodel.Structural{Structural: whole})
 	if nodes != 8 {
 		t.Errorf("%d schemas compared", nodes)
 	}

@@ -68,35 +68,35 @@ type Definitions struct {
 	Report func(error)      // called with the result of each round of Run if it is not nil
 	row    *scheme.Resource // the type of CRDs
 
-	reserved reservations // names that CRDs must not use
-	services *webhook.ServiceResolver
-	events   *events
-	at       int64 // if not 0, the revision of the registry
-	pasts    pasts
-	changed  atomic.Int64 // revision of the last change to a CRD
+	reserved  reservations // names that CRDs must not use
+	services  *webhook.ServiceResolver
+	events    *events
+	at        int64 // if not 0, the revision of the registry
+	pastCache pastCache
+	changed   atomic.Int64 // revision of the last change to a CRD
 
 	// guards the following fields; it is also locked while the status of a CRD is committed
-	mu    sync.Mutex
-	news  *store.Follower        // the events for the table
-	table map[string]*definition // by the CRD's name
+	mu       sync.Mutex
+	follower *store.Follower        // the events for the table
+	table    map[string]*definition // by the CRD's name
 	// channels of changed or deleted CRDs, which are closed after the registry is updated
 	ended []chan struct{}
 }
 
 // A definition contains the parts of a stored CRD that are needed in memory. It is immutable.
 type definition struct {
-	name, group string
-	created     int64 // the CreateRev; if two CRDs use the same names, the older CRD is accepted
-	accepted    apiextensionsv1.CustomResourceDefinitionNames
-	wanting     bool // some name is not accepted
-	terminating bool
-	established bool
-	rows        []*scheme.Resource // the served versions
-	storage     *scheme.Resource   // the storage version, even if it is not served
-	schemas     *schemas
-	converter   *converter                // nil for strategy None
-	conversions map[string]*rowConversion // by version, if there is a converter
-	over        chan struct{}             // closed when the type changes, so that clients must restart their watches
+	name, group  string
+	created      int64 // the CreateRev; if two CRDs use the same names, the older CRD is accepted
+	accepted     apiextensionsv1.CustomResourceDefinitionNames
+	namesMissing bool // some name is not accepted
+	terminating  bool
+	established  bool
+	rows         []*scheme.Resource // the served versions
+	storage      *scheme.Resource   // the storage version, even if it is not served
+	schemas      *schemas
+	converter    *converter                // nil for strategy None
+	conversions  map[string]*rowConversion // by version, if there is a converter
+	replaced     chan struct{}             // closed when the type changes, so that clients must restart their watches
 }
 
 // NewDefinitions returns Definitions and adds the type of CRDs itself to the registry. Sync then
@@ -104,10 +104,10 @@ type definition struct {
 func NewDefinitions(st *store.Store, reg *scheme.Registry, wr *registry.Writer, log zerolog.Logger) *Definitions {
 	d := &Definitions{st: st, reg: reg, wr: wr, log: log, table: map[string]*definition{},
 		services: &webhook.ServiceResolver{Store: st, Types: reg}, events: newEvents(),
-		pasts: pasts{making: make(chan struct{}, 1), defined: map[written]*lately{}}}
+		pastCache: pastCache{buildLock: make(chan struct{}, 1), defined: map[versionKey]*cachedDefinition{}}}
 	d.row = scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
 		scheme.Row[apiextensionsv1.CustomResourceDefinition](scheme.InExtensions|scheme.HasGeneration, "customresourcedefinitions crd crds", "status"))[0]
-	d.news = st.Follow(d.row.Base)
+	d.follower = st.Follow(d.row.Base)
 	d.row.Custom = &scheme.CustomStrategy{Defaults: defaultDefinition, Prepare: prepareDefinition, Validate: validateDefinition, Warnings: definitionWarnings,
 		MarkDeleting: markTerminating, OnCommit: d.Sync}
 	d.reserved = reserve(slices.Concat(scheme.Builtins, scheme.Optional, []*scheme.Resource{d.row}))
@@ -144,7 +144,7 @@ func (d *Definitions) forgetIdle(now time.Time) {
 	for _, def := range d.table {
 		def.schemas.forget(now)
 	}
-	d.pasts.forget(now)
+	d.pastCache.forget(now)
 }
 
 // Sync updates the table and the registry to the stored CRDs, and updates the status of each CRD.
@@ -155,13 +155,13 @@ func (d *Definitions) Sync(ctx context.Context) error {
 	defer d.mu.Unlock()
 	changed := false
 	for {
-		from := d.news.Rev()
-		decide, err := d.newsLocked(ctx)
+		from := d.follower.Rev()
+		decide, err := d.applyLogLocked(ctx)
 		for i := 0; i < len(decide) && err == nil; i++ {
 			err = decide[i]()
 		}
 		if err != nil {
-			d.news.From(from) // the next call tries again
+			d.follower.From(from) // the next call tries again
 			return err
 		}
 		if len(decide) == 0 {
@@ -191,33 +191,33 @@ func (d *Definitions) serveLocked() {
 	d.ended = nil
 }
 
-// newsLocked adds the CRDs written since the last call to the table. It returns functions that
+// applyLogLocked adds the CRDs written since the last call to the table. It returns functions that
 // accept or reject the names. They must run after all CRDs are in the table, because any of them
 // may use the same names.
-func (d *Definitions) newsLocked(ctx context.Context) (decide []func() error, err error) {
+func (d *Definitions) applyLogLocked(ctx context.Context) (decide []func() error, err error) {
 	anew := false
-	err = d.news.CatchUp(context.WithoutCancel(ctx), func() {
+	err = d.follower.CatchUp(context.WithoutCancel(ctx), func() {
 		for _, def := range d.table {
-			d.ended = append(d.ended, def.over)
+			d.ended = append(d.ended, def.replaced)
 		}
 		clear(d.table)
 		decide, anew = nil, true
-	}, func(ev *store.Event) { decide = append(decide, d.takeLocked(ctx, &ev.Record)) })
+	}, func(ev *store.Event) { decide = append(decide, d.applyCRDLocked(ctx, &ev.Record)) })
 	if err == nil && (anew || len(decide) > 0) {
-		d.changed.Store(d.news.Rev()) // CRDs deleted earlier are not in the table
+		d.changed.Store(d.follower.Rev()) // CRDs deleted earlier are not in the table
 	}
 	return decide, err
 }
 
-// takeLocked adds a written CRD to the table. It returns a function that decides about the names
-// that the CRD uses or releases.
-func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide func() error) {
+// applyCRDLocked adds a written CRD to the table. It returns a function that decides about the
+// names that the CRD uses or releases.
+func (d *Definitions) applyCRDLocked(ctx context.Context, rec *store.Record) (decide func() error) {
 	_, name := scheme.NamespacedName(rec.Key)
 	before := d.table[name]
 	delete(d.table, name)
 	if rec.Deleted {
 		if before != nil {
-			d.ended = append(d.ended, before.over)
+			d.ended = append(d.ended, before.replaced)
 			before.converter.close(nil)
 		}
 		return func() error { return d.reconsiderLocked(ctx, before) }
@@ -225,7 +225,7 @@ func (d *Definitions) takeLocked(ctx context.Context, rec *store.Record) (decide
 	crd, err := d.outline(rec)
 	if err != nil { // only this CRD is not served
 		if before != nil {
-			d.ended = append(d.ended, before.over)
+			d.ended = append(d.ended, before.replaced)
 		}
 		d.wr.Corrupt.Add(rec, err)
 		return func() error { return nil }
@@ -248,7 +248,7 @@ func (d *Definitions) reconsiderLocked(ctx context.Context, before *definition) 
 	}
 	var wanting []*definition
 	for _, def := range d.table {
-		if def.wanting && def.group == before.group && def.name != before.name {
+		if def.namesMissing && def.group == before.group && def.name != before.name {
 			wanting = append(wanting, def)
 		}
 	}
@@ -342,7 +342,7 @@ func (d *Definitions) decideLocked(ctx context.Context, outline *apiextensionsv1
 // group, plural, singular and short names must be unique, and so must kinds and list kinds. If a
 // name is taken, the previously accepted name remains, unless it belongs to a built-in type.
 func (d *Definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition) {
-	resources, kinds := d.taken(crd)
+	resources, kinds := d.usedNames(crd)
 	if d.reserved.holds(crd.Spec.Group, crd.Spec.Names.Plural) {
 		crd.Status.AcceptedNames = apiextensionsv1.CustomResourceDefinitionNames{}
 		if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
@@ -374,8 +374,8 @@ func (d *Definitions) acceptNames(crd *apiextensionsv1.CustomResourceDefinition)
 	establish(crd)
 }
 
-// taken returns the names that are used by built-in types and by the other CRDs of the group.
-func (d *Definitions) taken(crd *apiextensionsv1.CustomResourceDefinition) (resources, kinds map[string]bool) {
+// usedNames returns the names that are used by built-in types and by the other CRDs of the group.
+func (d *Definitions) usedNames(crd *apiextensionsv1.CustomResourceDefinition) (resources, kinds map[string]bool) {
 	resources, kinds = map[string]bool{}, map[string]bool{}
 	maps.Copy(resources, d.reserved.resources[crd.Spec.Group])
 	maps.Copy(kinds, d.reserved.kinds[crd.Spec.Group])
@@ -455,7 +455,7 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 	def := &definition{name: crd.Name, group: crd.Spec.Group, created: rec.CreateRev, accepted: crd.Status.AcceptedNames,
 		terminating: crd.DeletionTimestamp != nil, established: apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)}
 	accepted := apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted)
-	def.wanting = !accepted
+	def.namesMissing = !accepted
 	def.schemas = &schemas{st: d.st, key: rec.Key, since: rec.Rev, spec: schemaDigest(gjson.GetBytes(rec.JSON, "spec").Raw)}
 	storage := storageVersion(crd)
 	def.schemas.at.Store(d.at)
@@ -468,15 +468,15 @@ func (d *Definitions) define(crd *apiextensionsv1.CustomResourceDefinition, rec 
 		}
 	}
 	def.convert(crd, before, d.services)
-	def.over = d.overLocked(def, before)
+	def.replaced = d.replacedLocked(def, before)
 	if !accepted && !def.established || !d.ownsKeys(crd) {
 		return def
 	}
-	unmarked, verbatim := d.unmarked(crd, storage), (*scheme.Resource)(nil)
+	unmarked, verbatim := d.implicitVersion(crd, storage), (*scheme.Resource)(nil)
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
 		res := def.row(crd, v)
-		res.Custom.StorageVersion, res.Custom.ImplicitVersion, res.Custom.IsComplete = storage, unmarked, def.schemas.settled
+		res.Custom.StorageVersion, res.Custom.ImplicitVersion, res.Custom.IsComplete = storage, unmarked, def.schemas.isComplete
 		if tag := versionDigest(rec.JSON, v.Name); tag != def.schemas.stored {
 			res.Custom.IsComplete = func([]byte) (bool, error) { return false, nil }
 			res.Custom.ToStorage = def.schemas.toStorage
@@ -526,7 +526,7 @@ func (d *Definitions) convertRow(def, before *definition, res, verbatim *scheme.
 	}
 	def.conversions[res.Version] = r
 	c.Webhook = &scheme.WebhookConversion{Read: r.read, Watch: r.watch, To: r.to}
-	c.IsComplete, c.Complete, c.Verbatim, c.ToStorage = r.settled, r.complete, verbatim, nil
+	c.IsComplete, c.Complete, c.Verbatim, c.ToStorage = r.isComplete, r.complete, verbatim, nil
 	if res.Version != c.StorageVersion {
 		c.ToStorage = r.toStorage
 	}
@@ -545,10 +545,10 @@ func (def *definition) verbatim(of *scheme.Resource) *scheme.Resource {
 	return row
 }
 
-// unmarked returns the version of stored objects that do not name their version, which is the
-// first storage version. When the storage version changes, the first version is saved in the data
-// file. Before that it is read from status.storedVersions, which clients can overwrite.
-func (d *Definitions) unmarked(crd *apiextensionsv1.CustomResourceDefinition, storage string) string {
+// implicitVersion returns the version of stored objects that do not name their version, which is
+// the first storage version. When the storage version changes, the first version is saved in the
+// data file. Before that it is read from status.storedVersions, which clients can overwrite.
+func (d *Definitions) implicitVersion(crd *apiextensionsv1.CustomResourceDefinition, storage string) string {
 	first := storage
 	if stored := crd.Status.StoredVersions; len(stored) > 0 {
 		first = stored[0]
@@ -574,16 +574,16 @@ func (d *Definitions) ownsKeys(crd *apiextensionsv1.CustomResourceDefinition) bo
 	return crd.Status.AcceptedNames.Plural == plural && crd.Name == plural+"."+crd.Spec.Group && !d.reserved.holds(crd.Spec.Group, plural)
 }
 
-// overLocked returns the channel that ends watches of def. It returns the channel of before if
+// replacedLocked returns the channel that ends watches of def. It returns the channel of before if
 // only status and metadata have changed.
-func (d *Definitions) overLocked(def, before *definition) chan struct{} {
+func (d *Definitions) replacedLocked(def, before *definition) chan struct{} {
 	if before == nil {
 		return make(chan struct{})
 	}
 	if def.schemas == before.schemas && apiequality.Semantic.DeepEqual(def.accepted, before.accepted) {
-		return before.over
+		return before.replaced
 	}
-	d.ended = append(d.ended, before.over)
+	d.ended = append(d.ended, before.replaced)
 	return make(chan struct{})
 }
 
@@ -626,7 +626,7 @@ func (def *definition) row(crd *apiextensionsv1.CustomResourceDefinition, v *api
 		res.Deprecation = &scheme.Deprecation{Deprecated: [2]int{1, 0}}
 	}
 	res.Custom = &scheme.CustomStrategy{Deprecation: deprecationText(crd, v), Prepare: cr.prepare, Validate: cr.validate, Shape: cr.shape, ShapeApplied: cr.shapeApplied,
-		Complete: cr.complete, Scale: cr.scaleOf, Cache: cr.kept, Defaults: cr.defaults, Replaced: def.over, Definition: def.schemas.key, Terminating: def.terminating}
+		Complete: cr.complete, Scale: cr.scaleOf, Cache: cr.cache, Defaults: cr.defaults, Replaced: def.replaced, Definition: def.schemas.key, Terminating: def.terminating}
 	if len(v.AdditionalPrinterColumns) > 0 {
 		res.Custom.Columns, res.Custom.Cells = cr.columns, cr.cells
 	}
@@ -778,15 +778,15 @@ func (d *Definitions) cleanUp(ctx context.Context) (waiting bool, err error) {
 	}
 	d.mu.Unlock()
 	for _, def := range going {
-		done, emptyErr := d.empty(ctx, def)
+		done, emptyErr := d.deleteContents(ctx, def)
 		waiting = waiting || !done
 		err = errors.Join(err, emptyErr)
 	}
 	return waiting, err
 }
 
-// empty deletes the objects of the CRD.
-func (d *Definitions) empty(ctx context.Context, def *definition) (done bool, err error) {
+// deleteContents deletes the objects of the CRD.
+func (d *Definitions) deleteContents(ctx context.Context, def *definition) (done bool, err error) {
 	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Terminating, Status: apiextensionsv1.ConditionFalse,
 		Reason: "NeverEstablished", Message: "resource was never established"}
 	if def.established && def.storage != nil {

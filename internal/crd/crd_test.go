@@ -196,7 +196,7 @@ func TestNothingIsCreatedWithoutItsDefinition(t *testing.T) {
 func TestDefinitionsOutliveCompaction(t *testing.T) {
 	t.Parallel()
 	d, _ := defined(t)
-	over := d.table["gadgets.example.com"].over
+	over := d.table["gadgets.example.com"].replaced
 	rec, err := d.st.Get(d.row.Key("", "gadgets.example.com"))
 	if err == nil {
 		_, err = d.st.Commit(t.Context(), registry.Tombstone(&rec))

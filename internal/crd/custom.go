@@ -195,10 +195,10 @@ func (s *schemas) forget(now time.Time) {
 	}
 }
 
-// settled reports whether a stored object conforms to the current schema. It also returns true
+// isComplete reports whether a stored object conforms to the current schema. It also returns true
 // for an object that was prepared before a change of the schema and committed after it. Such an
 // object may lack a new default value until the next write.
-func (s *schemas) settled(stored []byte) (bool, error) {
+func (s *schemas) isComplete(stored []byte) (bool, error) {
 	return gjson.GetBytes(stored, "metadata.resourceVersion").Int() > s.since, nil
 }
 
@@ -339,9 +339,9 @@ func (cr *customStrategy) defaults(obj scheme.Object) error {
 	return fillDefaults(obj.(*unstructured.Unstructured).Object, c.schema)
 }
 
-// kept returns a cache for values that other packages derive from the schema. It is released with
+// cache returns a cache for values that other packages derive from the schema. It is released with
 // the schema.
-func (cr *customStrategy) kept() *sync.Map {
+func (cr *customStrategy) cache() *sync.Map {
 	c, err := cr.compiled()
 	if err != nil {
 		return new(sync.Map)
@@ -413,15 +413,15 @@ func (j *validator) create(ctx context.Context) {
 	j.add(listtype.ValidateListSetsAndMaps(nil, j.schema, j.obj.Object))
 }
 
-// follow sets the old object of an update.
-func (j *validator) follow(old *unstructured.Unstructured) {
+// setOld sets the old object of an update.
+func (j *validator) setOld(old *unstructured.Unstructured) {
 	j.old = old.Object
 	j.same = correlate(old.Object, j.obj.Object, j.schema)
 	j.add(apivalidation.ValidateObjectMetaAccessorUpdate(j.obj, old, field.NewPath("metadata")))
 }
 
 func (j *validator) change(ctx context.Context, old *unstructured.Unstructured) {
-	j.follow(old)
+	j.setOld(old)
 	j.add(schemavalidation.ValidateCustomResourceUpdate(nil, j.obj.Object, old.Object, schemaValidator(j.rules.whole), schemavalidation.WithRatcheting(j.same)))
 	j.scale()
 	j.add(objectmeta.Validate(ctx, nil, j.obj.Object, j.schema, false))
@@ -429,7 +429,7 @@ func (j *validator) change(ctx context.Context, old *unstructured.Unstructured) 
 }
 
 func (j *validator) statusChange(old *unstructured.Unstructured) {
-	j.follow(old)
+	j.setOld(old)
 	if status, ok := j.obj.Object["status"]; ok {
 		j.add(schemavalidation.ValidateCustomResourceUpdate(field.NewPath("status"), status, old.Object["status"], schemaValidator(j.rules.status),
 			schemavalidation.WithRatcheting(j.same.Key("status"))))
@@ -555,9 +555,9 @@ type customColumn struct {
 // to search an object with 900 levels.
 const columnStepsMax = 4 << 20
 
-// affordable reports whether the path may be evaluated for an object. Most paths have neither
+// isAffordable reports whether the path may be evaluated for an object. Most paths have neither
 // descents nor unions.
-func (c *customColumn) affordable(object any) bool {
+func (c *customColumn) isAffordable(object any) bool {
 	if c.descents == 0 && c.choices == 1 {
 		return true
 	}
@@ -616,8 +616,8 @@ func compileColumns(asked []apiextensionsv1.CustomResourceColumnDefinition) []cu
 	return columns
 }
 
-// printed returns the columns of a version. The first is the name.
-func (s *schemas) printed(name string) []customColumn {
+// printerColumns returns the columns of a version. The first is the name.
+func (s *schemas) printerColumns(name string) []customColumn {
 	s.used.Store(time.Now().UnixNano())
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -636,7 +636,7 @@ func (s *schemas) printed(name string) []customColumn {
 }
 
 func (cr *customStrategy) columns() (definitions []metav1.TableColumnDefinition) {
-	for _, c := range cr.schemas.printed(cr.version) {
+	for _, c := range cr.schemas.printerColumns(cr.version) {
 		definitions = append(definitions, c.definition)
 	}
 	return definitions
@@ -644,7 +644,7 @@ func (cr *customStrategy) columns() (definitions []metav1.TableColumnDefinition)
 
 func (cr *customStrategy) cells(obj scheme.Object, now time.Time) []any {
 	cells := []any{obj.GetName()}
-	columns := cr.schemas.printed(cr.version)
+	columns := cr.schemas.printerColumns(cr.version)
 	for i := range columns[1:] {
 		cells = append(cells, columns[1+i].cell(obj.(*unstructured.Unstructured), now))
 	}
@@ -654,7 +654,7 @@ func (cr *customStrategy) cells(obj scheme.Object, now time.Time) []any {
 // cell returns the first value that the column's path finds. It returns nil if there is no such
 // value, if the type is wrong, or if the evaluation would take too long.
 func (c *customColumn) cell(u *unstructured.Unstructured, now time.Time) any {
-	if !c.affordable(u.Object) {
+	if !c.isAffordable(u.Object) {
 		return nil
 	}
 	c.mu.Lock()

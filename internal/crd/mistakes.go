@@ -23,15 +23,15 @@ func schemaValidator(s *spec.Schema) schemavalidation.SchemaValidator {
 	if s == nil {
 		return nil
 	}
-	return schemavalidation.NewRatchetingSchemaValidator(s, nil, "", strfmt.Default, new(mistakes).bound)
+	return schemavalidation.NewRatchetingSchemaValidator(s, nil, "", strfmt.Default, new(errorCounter).bound)
 }
 
-// mistakes counts the errors of one object. If an update does not change the value, the library
+// errorCounter counts the errors of one object. If an update does not change the value, the library
 // may ignore the errors. They are then subtracted.
-type mistakes struct{ found int }
+type errorCounter struct{ found int }
 
 // bound wraps the validators of all nested schemas.
-func (m *mistakes) bound(o *validate.SchemaValidatorOptions) {
+func (m *errorCounter) bound(o *validate.SchemaValidatorOptions) {
 	index, name := o.NewValidatorForIndex, o.NewValidatorForField
 	if index == nil {
 		index = func(_ int, s *spec.Schema, root any, at string, f strfmt.Registry, more ...validate.Option) validate.ValueValidator {
@@ -44,21 +44,21 @@ func (m *mistakes) bound(o *validate.SchemaValidatorOptions) {
 		}
 	}
 	o.NewValidatorForIndex = func(i int, s *spec.Schema, root any, at string, f strfmt.Registry, more ...validate.Option) validate.ValueValidator {
-		return &counted{index(i, s, root, at, f, append(more, m.bound)...), m}
+		return &countingValidator{index(i, s, root, at, f, append(more, m.bound)...), m}
 	}
 	o.NewValidatorForField = func(n string, s *spec.Schema, root any, at string, f strfmt.Registry, more ...validate.Option) validate.ValueValidator {
-		return &counted{name(n, s, root, at, f, append(more, m.bound)...), m}
+		return &countingValidator{name(n, s, root, at, f, append(more, m.bound)...), m}
 	}
 }
 
 // A counted validator does nothing if there are already enough errors.
-type counted struct {
+type countingValidator struct {
 	validate.ValueValidator
-	all *mistakes
+	all *errorCounter
 }
 
 // Validate drops warnings, because they are not used but also compared with each other.
-func (c *counted) Validate(value any) *validate.Result {
+func (c *countingValidator) Validate(value any) *validate.Result {
 	before := c.all.found
 	if before >= mistakesMax {
 		return new(validate.Result)

@@ -10,7 +10,7 @@ package crd
 // registry is being built, the other requests have to wait.
 //
 // The registry of an earlier revision does not call the old webhooks. The current webhook
-// converts their objects (see converter.asked).
+// converts their objects (see converter.current).
 
 import (
 	"cmp"
@@ -33,33 +33,33 @@ const (
 	pastIdle   = 10 * time.Minute // they are removed if they are not used for this long
 )
 
-// pasts caches the registries of earlier revisions that were requested recently.
-type pasts struct {
-	making chan struct{} // used as a lock while a registry is built
+// pastCache caches the registries of earlier revisions that were requested recently.
+type pastCache struct {
+	buildLock chan struct{} // used as a lock while a registry is built
 
-	mu      sync.Mutex          // guards the fields below; not held during reads
-	kept    []*past             // sorted by the time of the last use
-	defined map[written]*lately // definitions, including those of kept
-	changed int64               // revision of the last change to a CRD
-	digest  uint64              // digest of the CRDs at that revision
+	mu      sync.Mutex                       // guards the fields below; not held during reads
+	kept    []*pastRegistry                  // sorted by the time of the last use
+	defined map[versionKey]*cachedDefinition // definitions, including those of kept
+	changed int64                            // revision of the last change to a CRD
+	digest  uint64                           // digest of the CRDs at that revision
 }
 
 // A past contains the registry for a set of CRDs.
-type past struct {
+type pastRegistry struct {
 	digest uint64 // digest of the CRDs and their versions
 	reg    *scheme.Registry
-	table  map[string]*lately
+	table  map[string]*cachedDefinition
 	used   time.Time
 }
 
 // A written identifies a version of a stored CRD.
-type written struct {
+type versionKey struct {
 	key string
 	rev int64
 }
 
 // A lately is a cached definition with its compiled schemas. Several pasts can share it.
-type lately struct {
+type cachedDefinition struct {
 	*definition
 	used time.Time
 }
@@ -79,32 +79,32 @@ func (d *Definitions) RegistryAt(ctx context.Context, rev int64) (*scheme.Regist
 	if err != nil || then == now {
 		return d.reg, err
 	}
-	if reg := d.pasts.find(then, rev); reg != nil {
+	if reg := d.pastCache.find(then, rev); reg != nil {
 		return reg, nil
 	}
 	select {
-	case d.pasts.making <- struct{}{}:
-		defer func() { <-d.pasts.making }()
+	case d.pastCache.buildLock <- struct{}{}:
+		defer func() { <-d.pastCache.buildLock }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if reg := d.pasts.find(then, rev); reg != nil { // a concurrent request has built it
+	if reg := d.pastCache.find(then, rev); reg != nil { // a concurrent request has built it
 		return reg, nil
 	}
-	p, err := d.travel(ctx, rev)
+	p, err := d.buildAt(ctx, rev)
 	if err != nil {
 		return nil, err
 	}
 	p.digest = then
-	d.pasts.keep(p)
+	d.pastCache.add(p)
 	return p.reg, nil
 }
 
 // digestNow returns the digest of the CRDs since their last change.
 func (d *Definitions) digestNow(ctx context.Context, changed int64) (uint64, error) {
-	d.pasts.mu.Lock()
-	known, digest := d.pasts.changed == changed, d.pasts.digest
-	d.pasts.mu.Unlock()
+	d.pastCache.mu.Lock()
+	known, digest := d.pastCache.changed == changed, d.pastCache.digest
+	d.pastCache.mu.Unlock()
 	if known {
 		return digest, nil
 	}
@@ -112,28 +112,28 @@ func (d *Definitions) digestNow(ctx context.Context, changed int64) (uint64, err
 	if err != nil {
 		return 0, err
 	}
-	d.pasts.mu.Lock()
-	defer d.pasts.mu.Unlock()
-	d.pasts.changed, d.pasts.digest = changed, digest
+	d.pastCache.mu.Lock()
+	defer d.pastCache.mu.Unlock()
+	d.pastCache.changed, d.pastCache.digest = changed, digest
 	return digest, nil
 }
 
-// travel builds the registry of a revision. It skips unreadable CRDs, which were not served.
-func (d *Definitions) travel(ctx context.Context, rev int64) (*past, error) {
+// buildAt builds the registry of a revision. It skips unreadable CRDs, which were not served.
+func (d *Definitions) buildAt(ctx context.Context, rev int64) (*pastRegistry, error) {
 	then := &Definitions{st: d.st, reg: d.reg.WithoutCustom(), wr: d.wr, log: d.log, row: d.row, reserved: d.reserved, events: d.events,
 		table: map[string]*definition{}, at: rev}
-	p := &past{reg: then.reg, table: map[string]*lately{}}
+	p := &pastRegistry{reg: then.reg, table: map[string]*cachedDefinition{}}
 	for rec, err := range d.st.All(store.Span{Prefix: d.row.Base, Rev: rev, SkipDamaged: true}) {
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return nil, err
 		}
-		def := d.pasts.known(rec, rev)
+		def := d.pastCache.known(rec, rev)
 		if def == nil {
 			crd, err := then.outline(rec)
 			if err != nil {
 				continue
 			}
-			def = d.pasts.add(rec, d.defineThen(then, crd, rec))
+			def = d.pastCache.addDefinition(rec, d.defineAt(then, crd, rec))
 		}
 		p.table[def.name], then.table[def.name] = def, def.definition
 	}
@@ -141,8 +141,8 @@ func (d *Definitions) travel(ctx context.Context, rev int64) (*past, error) {
 	return p, nil
 }
 
-// defineThen is define for an earlier CRD, whose objects the current webhook converts.
-func (d *Definitions) defineThen(then *Definitions, crd *apiextensionsv1.CustomResourceDefinition, rec *store.Record) *definition {
+// defineAt is define for an earlier CRD, whose objects the current webhook converts.
+func (d *Definitions) defineAt(then *Definitions, crd *apiextensionsv1.CustomResourceDefinition, rec *store.Record) *definition {
 	def := then.define(crd, rec, nil)
 	if def.converter != nil {
 		def.converter.now = func() *converter { return d.converterOf(def) }
@@ -162,10 +162,10 @@ func (d *Definitions) converterOf(then *definition) *converter {
 }
 
 // find returns a cached registry.
-func (p *pasts) find(digest uint64, rev int64) *scheme.Registry {
+func (p *pastCache) find(digest uint64, rev int64) *scheme.Registry {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at := slices.IndexFunc(p.kept, func(old *past) bool { return old.digest == digest })
+	at := slices.IndexFunc(p.kept, func(old *pastRegistry) bool { return old.digest == digest })
 	if at < 0 {
 		return nil
 	}
@@ -179,23 +179,23 @@ func (p *pasts) find(digest uint64, rev int64) *scheme.Registry {
 	return found.reg
 }
 
-// keep caches a registry and removes the least recently used ones.
-func (p *pasts) keep(made *past) {
+// add caches a registry and removes the least recently used ones.
+func (p *pastCache) add(made *pastRegistry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	made.used = time.Now()
 	p.kept = append(p.kept, made)
 	p.kept = slices.Delete(p.kept, 0, max(0, len(p.kept)-pastsMax))
 	if len(p.defined) > definedMax {
-		maps.DeleteFunc(p.defined, func(_ written, def *lately) bool { return made.table[def.name] != def })
+		maps.DeleteFunc(p.defined, func(_ versionKey, def *cachedDefinition) bool { return made.table[def.name] != def })
 	}
 }
 
 // known returns the cached definition if it is used by another registry.
-func (p *pasts) known(rec *store.Record, rev int64) *lately {
+func (p *pastCache) known(rec *store.Record, rev int64) *cachedDefinition {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	def := p.defined[written{rec.Key, rec.Rev}]
+	def := p.defined[versionKey{rec.Key, rec.Rev}]
 	if def != nil {
 		def.used = time.Now()
 		def.schemas.readAt(rev)
@@ -203,19 +203,19 @@ func (p *pasts) known(rec *store.Record, rev int64) *lately {
 	return def
 }
 
-func (p *pasts) add(rec *store.Record, def *definition) *lately {
+func (p *pastCache) addDefinition(rec *store.Record, def *definition) *cachedDefinition {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	made := &lately{def, time.Now()}
-	p.defined[written{strings.Clone(rec.Key), rec.Rev}] = made
+	made := &cachedDefinition{def, time.Now()}
+	p.defined[versionKey{strings.Clone(rec.Key), rec.Rev}] = made
 	return made
 }
 
 // forget removes cached registries and definitions that have been idle.
-func (p *pasts) forget(now time.Time) {
+func (p *pastCache) forget(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.kept = slices.DeleteFunc(p.kept, func(old *past) bool { return now.Sub(old.used) > pastIdle })
+	p.kept = slices.DeleteFunc(p.kept, func(old *pastRegistry) bool { return now.Sub(old.used) > pastIdle })
 	for at, def := range p.defined {
 		if def.schemas.forget(now); now.Sub(def.used) > pastIdle {
 			delete(p.defined, at)

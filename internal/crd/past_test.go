@@ -61,7 +61,7 @@ func TestPastsAreMadeOnce(t *testing.T) {
 	// Whoever waits while another set is made waits no longer than the request.
 	insert("gammas")
 	unknown := d.changed.Load() - 1
-	d.pasts.making <- struct{}{}
+	d.pastCache.buildLock <- struct{}{}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if _, err := d.RegistryAt(ctx, unknown); !errors.Is(err, context.DeadlineExceeded) {
@@ -70,12 +70,12 @@ func TestPastsAreMadeOnce(t *testing.T) {
 	if at(first) != second {
 		t.Error("a set that is kept waits for one that is made")
 	}
-	<-d.pasts.making
+	<-d.pastCache.buildLock
 
 	// What nobody asks for is let go.
 	d.forgetIdle(time.Now().Add(2 * pastIdle))
-	if len(d.pasts.kept) != 0 || len(d.pasts.defined) != 0 {
-		t.Errorf("%d pasts and %d definitions are kept", len(d.pasts.kept), len(d.pasts.defined))
+	if len(d.pastCache.kept) != 0 || len(d.pastCache.defined) != 0 {
+		t.Errorf("%d pasts and %d definitions are kept", len(d.pastCache.kept), len(d.pastCache.defined))
 	}
 }
 

@@ -46,10 +46,10 @@ import (
 const DataPath = request.PathUI + "data"
 
 const (
-	madeEvery = 500 * time.Millisecond
-	maxPages  = 100
-	pageLease = 15 * time.Second // a page without a request for this long is considered closed or hidden
-	pageIDMax = 40
+	refreshInterval = 500 * time.Millisecond
+	maxPages        = 100
+	pageLease       = 15 * time.Second // a page without a request for this long is considered closed or hidden
+	pageIDMax       = 40
 
 	shownResources = 500
 	shownUsages    = 100
@@ -75,9 +75,9 @@ type Page struct {
 	places *limits.Slots
 	pages  map[string]openPage // indexed by the random ID chosen by each page
 
-	making sync.Mutex // protects the following fields, and is held while the document is generated
-	made   time.Time
-	body   []byte
+	buildLock sync.Mutex // protects the following fields, and is held while the document is generated
+	made      time.Time
+	body      []byte
 }
 
 // An assembled page is the response of ServePage. It is a single response, because the connection
@@ -179,7 +179,7 @@ func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 		err = apierror.MethodNotAllowed()
 	// another site cannot read the response, but would use up places for pages
 	case r.Header.Get("Sec-Fetch-Site") == "cross-site":
-		err = apierrors.NewBadRequest("this is for the page of this server, not for those of other sites")
+		err = apierrors.NewBadRequest("this path serves only this server's own page")
 	case !p.admit(user, r.URL.Query().Get("page"), time.Now()):
 		err = apierrors.NewTooManyRequests("as many pages are open as may be, of this user or of all; close one", int(pageLease.Seconds()))
 	}
@@ -193,8 +193,8 @@ func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 
 // An openPage is a page that has made a request within the last pageLease.
 type openPage struct {
-	asked   time.Time
-	release func()
+	lastRequest time.Time
+	release     func()
 }
 
 // admit reports whether the page may be served, and renews its place.
@@ -216,7 +216,7 @@ func (p *Page) admit(u request.User, id string, now time.Time) bool {
 			return false
 		}
 	}
-	page.asked = now
+	page.lastRequest = now
 	p.pages[id] = page
 	return true
 }
@@ -224,19 +224,19 @@ func (p *Page) admit(u request.User, id string, now time.Time) bool {
 // closeLocked releases the places of closed and hidden pages. The caller must hold mu.
 func (p *Page) closeLocked(now time.Time) {
 	for id, page := range p.pages {
-		if now.Sub(page.asked) > pageLease {
+		if now.Sub(page.lastRequest) > pageLease {
 			page.release()
 			delete(p.pages, id)
 		}
 	}
 }
 
-// document returns the document, which is at most madeEvery old.
+// document returns the document, which is at most refreshInterval old.
 func (p *Page) document() []byte {
-	p.making.Lock()
-	defer p.making.Unlock()
+	p.buildLock.Lock()
+	defer p.buildLock.Unlock()
 	now := time.Now()
-	if p.body != nil && now.Sub(p.made) < madeEvery {
+	if p.body != nil && now.Sub(p.made) < refreshInterval {
 		return p.body
 	}
 	doc := document{Time: now.UTC().Truncate(time.Millisecond), Version: p.Version, Store: p.storeState(), Watches: p.Watches.state(p.Store, now),
@@ -246,7 +246,7 @@ func (p *Page) document() []byte {
 		for i := range flows.Levels {
 			for j := range flows.Levels[i].Flows {
 				flow := &flows.Levels[i].Flows[j]
-				flow.Distinguisher = shortened(flow.Distinguisher)
+				flow.Distinguisher = truncate(flow.Distinguisher)
 			}
 		}
 		doc.FlowControl = &flows

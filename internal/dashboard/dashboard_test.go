@@ -117,9 +117,9 @@ func TestDocumentIsMadeOnceForAllWhoAsk(t *testing.T) {
 	p := newPage(t)
 	asked := 0
 	p.Deprecations = func(int) any { asked++; return []string{} }
-	p.making.Lock() // as if somebody made it
+	p.buildLock.Lock() // as if somebody made it
 	p.made, p.body = time.Now().Add(time.Hour), []byte(`{}`)
-	p.making.Unlock()
+	p.buildLock.Unlock()
 	var all sync.WaitGroup
 	for i := range maxPages / 5 {
 		all.Go(func() {
@@ -132,9 +132,9 @@ func TestDocumentIsMadeOnceForAllWhoAsk(t *testing.T) {
 	if asked != 0 {
 		t.Errorf("made %d times", asked)
 	}
-	p.making.Lock()
-	p.made = time.Now().Add(-madeEvery)
-	p.making.Unlock()
+	p.buildLock.Lock()
+	p.made = time.Now().Add(-refreshInterval)
+	p.buildLock.Unlock()
 	w := get(p.ServeData, DataPath)
 	var doc document
 	if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || asked != 1 || doc.FlowControl == nil || len(doc.FlowControl.Levels) == 0 {

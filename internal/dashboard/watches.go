@@ -41,8 +41,8 @@ type Watch struct {
 // Add adds a watch. The caller must call Remove when the watch ends.
 func (ws *Watches) Add(w *Watch) {
 	// clone the strings, because a substring would keep the whole header in memory
-	w.User, w.Agent = strings.Clone(shortened(w.User)), strings.Clone(shortened(w.Agent))
-	w.LabelSelector, w.FieldSelector = strings.Clone(shortened(w.LabelSelector)), strings.Clone(shortened(w.FieldSelector))
+	w.User, w.Agent = strings.Clone(truncate(w.User)), strings.Clone(truncate(w.Agent))
+	w.LabelSelector, w.FieldSelector = strings.Clone(truncate(w.LabelSelector)), strings.Clone(truncate(w.FieldSelector))
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.open == nil {
@@ -114,8 +114,8 @@ func (w *Watch) stateLocked(newest int64, now time.Time) watchState {
 	return s
 }
 
-// shortened cuts a client's text, to limit the size of the document.
-func shortened(text string) string {
+// truncate cuts a client's text, to limit the size of the document.
+func truncate(text string) string {
 	n := 0
 	for i := range text {
 		if n++; n > shownRunes {

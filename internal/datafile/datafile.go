@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	scrubAfter = time.Minute
-	scrubAgain = 10 * time.Minute // interval while the file is damaged, so repairs are noticed soon
-	scrubEvery = 24 * time.Hour
+	scrubDelay      = time.Minute
+	damagedInterval = 10 * time.Minute // interval while the file is damaged, so repairs are noticed soon
+	scrubInterval   = 24 * time.Hour
 )
 
 // A Scrub periodically reads the whole file, to find damage early.
@@ -38,14 +38,14 @@ type Scrub struct {
 // Run scrubs the file until ctx is done. The first scrub starts after a short delay. It is repeated
 // once a day, or more often if the file is damaged.
 func (s *Scrub) Run(ctx context.Context) {
-	for wait := scrubAfter; ; {
+	for wait := scrubDelay; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
-		if wait = scrubEvery; !s.round(ctx) {
-			wait = scrubAgain
+		if wait = scrubInterval; !s.round(ctx) {
+			wait = damagedInterval
 		}
 	}
 }

@@ -54,7 +54,7 @@ func ServeDiscovery(reg *scheme.Registry, w http.ResponseWriter, r *http.Request
 		serveAggregated(c, root, format, w, r)
 		return
 	}
-	answer := legacyAnswer(c, root, rest, r)
+	answer := legacyDocument(c, root, rest, r)
 	if answer == nil {
 		group := ""
 		if root == "apis" {
@@ -81,9 +81,9 @@ func ServeNotFound(reg *scheme.Registry, w http.ResponseWriter, r *http.Request,
 	http.NotFound(w, r)
 }
 
-// legacyAnswer returns the legacy document for root ("api" or "apis") and the rest of the path, or
-// nil if it does not exist.
-func legacyAnswer(c *scheme.Catalog, root, rest string, r *http.Request) runtime.Object {
+// legacyDocument returns the legacy document for root ("api" or "apis") and the rest of the path,
+// or nil if it does not exist.
+func legacyDocument(c *scheme.Catalog, root, rest string, r *http.Request) runtime.Object {
 	group, version, _ := strings.Cut(rest, "/")
 	switch {
 	case root == "api" && rest == "":

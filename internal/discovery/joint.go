@@ -30,8 +30,8 @@ const (
 	kindsMember      = "x-kubernetes-group-version-kind"
 )
 
-// joint is the result of merging the documents of other servers.
-type joint struct {
+// mergedSwagger is the result of merging the documents of other servers.
+type mergedSwagger struct {
 	of    *scheme.Catalog
 	parts []*Swagger // the merged parts of each server, with renamed references
 	// the kinds of a definition of apilet that other servers use for more kinds
@@ -61,17 +61,17 @@ func (o *RemoteVersions) swaggers() (all []*Swagger) {
 	return all
 }
 
-// joint returns the merged documents. The result is cached until the catalog or one of the servers
-// changes.
-func (o *RemoteVersions) joint(c *scheme.Catalog) *joint {
+// mergedSwagger returns the merged documents. The result is cached until the catalog or one of the
+// servers changes.
+func (o *RemoteVersions) mergedSwagger(c *scheme.Catalog) *mergedSwagger {
 	swaggers := o.swaggers()
 	if len(swaggers) == 0 {
-		return &joint{}
+		return &mergedSwagger{}
 	}
-	o.joining.Lock()
-	defer o.joining.Unlock()
-	if o.joined != nil && o.joined.of == c {
-		return o.joined
+	o.mergeLock.Lock()
+	defer o.mergeLock.Unlock()
+	if o.merged != nil && o.merged.of == c {
+		return o.merged
 	}
 	theirs := map[string]bool{}
 	for _, of := range swaggers {
@@ -79,48 +79,48 @@ func (o *RemoteVersions) joint(c *scheme.Catalog) *joint {
 			theirs[name] = true
 		}
 	}
-	ours := &capture{wanted: theirs, found: map[string]map[string]any{}}
-	doc := &swagger{d: newOADocument(), sink: ours, shared: map[string]map[string]any{}, joint: &joint{}}
+	ours := &definitionSink{wanted: theirs, found: map[string]map[string]any{}}
+	doc := &swagger{d: newOADocument(), sink: ours, shared: map[string]map[string]any{}, merged: &mergedSwagger{}}
 	if doc.paths(c, o) != nil || doc.definitions(c, o) != nil { // a capture returns no errors
-		return &joint{}
+		return &mergedSwagger{}
 	}
-	j := &joint{of: c, kinds: map[string][]any{}}
-	taken := names{ours: slices.Collect(maps.Keys(ours.found)), all: ours.found, joint: j}
+	j := &mergedSwagger{of: c, kinds: map[string][]any{}}
+	taken := names{ours: slices.Collect(maps.Keys(ours.found)), all: ours.found, merged: j}
 	for _, of := range swaggers {
 		j.parts = append(j.parts, taken.add(of))
 	}
-	o.joined = j
+	o.merged = j
 	return j
 }
 
-// capture is a sink that keeps the wanted definitions.
-type capture struct {
+// definitionSink is a sink that keeps the wanted definitions.
+type definitionSink struct {
 	wanted map[string]bool
 	found  map[string]map[string]any
 	in     bool // the current section is "definitions"
 }
 
-func (c *capture) head(map[string]any) error { return nil }
+func (c *definitionSink) head(map[string]any) error { return nil }
 
-func (c *capture) section(name string) error {
+func (c *definitionSink) section(name string) error {
 	c.in = name == "definitions"
 	return nil
 }
 
-func (c *capture) entry(name string, value map[string]any) error {
+func (c *definitionSink) entry(name string, value map[string]any) error {
 	if c.in && c.wanted[name] {
 		c.found[name] = asTree(value)
 	}
 	return nil
 }
 
-func (c *capture) end() error { return nil }
+func (c *definitionSink) end() error { return nil }
 
 // names holds the definitions merged so far.
 type names struct {
-	ours  []string
-	all   map[string]map[string]any
-	joint *joint
+	ours   []string
+	all    map[string]map[string]any
+	merged *mergedSwagger
 }
 
 // add renames the conflicting definitions of a document, and returns the part of it that must be
@@ -147,7 +147,7 @@ func (n *names) add(of *Swagger) *Swagger {
 		name = cmp.Or(renames[name], name)
 		renamed(definition, renames)
 		if existing, found := n.all[name]; found {
-			n.share(name, existing, definition)
+			n.addKinds(name, existing, definition)
 			continue
 		}
 		n.all[name] = definition
@@ -172,9 +172,9 @@ func (n *names) rename(name string, theirs map[string]map[string]any, used map[s
 	}
 }
 
-// share adds the kinds of another server's definition to an equal definition of apilet. The
+// addKinds adds the kinds of another server's definition to an equal definition of apilet. The
 // definitions of other servers are not changed.
-func (n *names) share(name string, existing, theirs map[string]any) {
+func (n *names) addKinds(name string, existing, theirs map[string]any) {
 	more, _ := theirs[kindsMember].([]any)
 	if len(more) == 0 || !slices.Contains(n.ours, name) {
 		return
@@ -192,7 +192,7 @@ func (n *names) share(name string, existing, theirs map[string]any) {
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		merged = append(merged, all[key])
 	}
-	existing[kindsMember], n.joint.kinds[name] = merged, merged
+	existing[kindsMember], n.merged.kinds[name] = merged, merged
 }
 
 // renamed updates references to renamed definitions. It modifies value.

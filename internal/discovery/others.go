@@ -48,8 +48,8 @@ type RemoteVersions struct {
 	mu   sync.Mutex // guards made
 	made map[scheme.BodyFormat]mergedDocument
 
-	joining sync.Mutex // guards joined
-	joined  *joint     // merged OpenAPI v2 documents, created on demand
+	mergeLock sync.Mutex     // guards joined
+	merged    *mergedSwagger // merged OpenAPI v2 documents, created on demand
 }
 
 // Priority determines the position of a group version. It contains the priority of the group and
@@ -235,7 +235,7 @@ func NewSwagger(doc []byte, etag, group, version string) (*Swagger, error) {
 		if err := json.Unmarshal(s.paths[path], &members); err != nil {
 			return nil, err
 		}
-		s.take(members, whole.Definitions)
+		s.addReferenced(members, whole.Definitions)
 	}
 	return s, nil
 }
@@ -271,12 +271,12 @@ func (in *inliner) inline(value any) any {
 	return value
 }
 
-// take adds all definitions that are directly or indirectly referenced by value.
-func (s *Swagger) take(value any, all map[string]json.RawMessage) {
+// addReferenced adds all definitions that are directly or indirectly referenced by value.
+func (s *Swagger) addReferenced(value any, all map[string]json.RawMessage) {
 	switch v := value.(type) {
 	case []any:
 		for i := range v {
-			s.take(v[i], all)
+			s.addReferenced(v[i], all)
 		}
 	case map[string]any:
 		ref, _ := v["$ref"].(string)
@@ -285,11 +285,11 @@ func (s *Swagger) take(value any, all map[string]json.RawMessage) {
 			var schema any
 			if json.Unmarshal(all[name], &schema) == nil {
 				s.definitions[name] = all[name]
-				s.take(schema, all)
+				s.addReferenced(schema, all)
 			}
 		}
 		for key := range v {
-			s.take(v[key], all)
+			s.addReferenced(v[key], all)
 		}
 	}
 }

@@ -131,7 +131,7 @@ func writeSwagger(c *scheme.Catalog, o *RemoteVersions, sink swaggerSink) error 
 	}); err != nil {
 		return err
 	}
-	doc := &swagger{d: newOADocument(), sink: sink, shared: map[string]map[string]any{}, joint: o.joint(c)}
+	doc := &swagger{d: newOADocument(), sink: sink, shared: map[string]map[string]any{}, merged: o.mergedSwagger(c)}
 	if err := doc.paths(c, o); err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ type swagger struct {
 	d      *oaDocument
 	sink   swaggerSink
 	shared map[string]map[string]any // shared parameters by name
-	joint  *joint                    // the parts of other servers
+	merged *mergedSwagger            // the parts of other servers
 }
 
 func (s *swagger) paths(c *scheme.Catalog, o *RemoteVersions) error {
@@ -183,7 +183,7 @@ func (s *swagger) paths(c *scheme.Catalog, o *RemoteVersions) error {
 		}
 		clear(s.d.paths)
 	}
-	for _, of := range s.joint.parts {
+	for _, of := range s.merged.parts {
 		if err := s.send(of.paths); err != nil {
 			return err
 		}
@@ -300,7 +300,7 @@ func (s *swagger) definitions(c *scheme.Catalog, o *RemoteVersions) error {
 			}
 		}
 	}
-	for _, of := range s.joint.parts {
+	for _, of := range s.merged.parts {
 		if err := s.send(of.definitions); err != nil {
 			return err
 		}
@@ -312,17 +312,17 @@ func (s *swagger) definitions(c *scheme.Catalog, o *RemoteVersions) error {
 func (s *swagger) flush() error {
 	for _, name := range slices.Sorted(maps.Keys(s.d.schemas)) {
 		schema := s.d.schemas[name]
-		s.d.schemas[name] = sent{}
+		s.d.schemas[name] = sentSchema{}
 		value := asTree(schema)
 		switch schema.(type) {
-		case sent:
+		case sentSchema:
 			continue
 		case *oaSchema:
 			value = swaggerSchema(value).(map[string]any)
 		default:
 			value = swaggerCustom(value)
 		}
-		if kinds := s.joint.kinds[name]; kinds != nil {
+		if kinds := s.merged.kinds[name]; kinds != nil {
 			value[kindsMember] = kinds
 		}
 		if err := s.sink.entry(name, value); err != nil {
@@ -332,8 +332,8 @@ func (s *swagger) flush() error {
 	return nil
 }
 
-// sent replaces a schema that has been sent.
-type sent struct{}
+// sentSchema replaces a schema that has been sent.
+type sentSchema struct{}
 
 // asTree returns a value as decoded JSON.
 func asTree(value any) (members map[string]any) {

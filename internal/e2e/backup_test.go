@@ -147,7 +147,7 @@ func TestBackupCommandLine(t *testing.T) {
 	}{
 		{"no authority", []string{"--server", s.url, "--token-file", tokenFile, dest}, 1, "certificate"},
 		{"no token", []string{"--server", s.url, "--certificate-authority", caFile, dest}, 1, `User "system:anonymous" cannot get path`},
-		{"a token for all to read", []string{"--server", "http://127.0.0.1:1", "--token-file", tokenFile, dest}, 1, "needs a --server of https"},
+		{"a token for all to read", []string{"--server", "http://127.0.0.1:1", "--token-file", tokenFile, dest}, 1, "requires a --server with https"},
 		{"no such token file", []string{"--server", s.url, "--token-file", dest, dest}, 1, "--token-file: open"},
 		{"an authority that is none", []string{"--server", s.url, "--certificate-authority", tokenFile, dest}, 1, "no certificate in"},
 		{"all", []string{"--server", s.url, "--token-file", tokenFile, "--certificate-authority", caFile, dest}, 0, ""},

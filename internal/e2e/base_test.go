@@ -66,7 +66,7 @@ func TestForkIsOfTheMomentThatIsNamed(t *testing.T) {
 		t.Errorf("the fork has %s", a.body)
 	}
 	of.want(404, "GET", maps+"/b", "")
-	for moment, want := range map[string]string{"123456789": "in the future", "banana": "is no moment"} {
+	for moment, want := range map[string]string{"123456789": "in the future", "banana": "is not a moment"} {
 		r := runAs(t, "apilet", "fork", "--server", s.url, "--at", moment, filepath.Join(dir, "no.db"))
 		if _, err := os.Stat(filepath.Join(dir, "no.db")); r.code != 1 || !strings.Contains(r.errs, want) || err == nil {
 			t.Errorf("--at %s: %d %s %v", moment, r.code, r.errs, err)
@@ -87,7 +87,7 @@ func TestWhatIsNoPreparedFileIsRefused(t *testing.T) {
 	open := filepath.Join(dir, "open.db")
 	s := startTest(t, onFile(open))
 	s.namespace("x")
-	for base, want := range map[string]string{garbage: "is not an apilet data file", filepath.Join(dir, "missing.db"): "missing.db", dir: "no regular file", open: "was not closed"} {
+	for base, want := range map[string]string{garbage: "is not an apilet data file", filepath.Join(dir, "missing.db"): "missing.db", dir: "not a regular file", open: "was not closed"} {
 		if why := startFails(t, "--base="+base); !strings.Contains(why, want) || !strings.Contains(why, "--base") {
 			t.Errorf("--base=%s: %s", base, why)
 		}

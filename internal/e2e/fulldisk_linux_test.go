@@ -279,7 +279,7 @@ func lockTheDisk(t *testing.T, dir string) {
 	}
 	apitest.Chmod(t, filepath.Join(certs, "ca.key"), 0o644)
 	remount(t, dir, syscall.MS_RDONLY, "")
-	if _, _, err := openTestCerts(t, certs); err == nil || !strings.Contains(err.Error(), "ca.key holds secrets, others may read it (mode 0644)") {
+	if _, _, err := openTestCerts(t, certs); err == nil || !strings.Contains(err.Error(), "ca.key contains secrets, other users can read it (mode 0644)") {
 		t.Errorf("an authority whose key is everybody's for good: %v", err)
 	}
 	if why := startFails(t, onFile(data)); !strings.Contains(why, data) || !strings.Contains(why, "read-only file system") {

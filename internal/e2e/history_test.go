@@ -261,8 +261,8 @@ func TestTimeTravelRefuses(t *testing.T) {
 	for moment, want := range map[string]string{
 		fmt.Sprint(rev - 2): fmt.Sprintf("410 Expired revision %d is compacted: the oldest moment that can be asked is revision %d", rev-2, rev-1), "1": "410 Expired revision 1 is compacted",
 		"-24h": "410 Expired -24h is compacted", "2001-01-01T00:00:00Z": "410 Expired 2001", fmt.Sprint(before + 1000): "400 BadRequest revision ", "2101-01-01T00:00:00Z": "400 BadRequest 2101",
-		"": `400 BadRequest "nothing" is no moment`, "0": "400 BadRequest", "-5": "400 BadRequest", "5m": "400 BadRequest", "%3Cb%3E": `400 BadRequest "<b>" is no moment`, "99999999999999999999": "400 BadRequest",
-		"a%2Fb": `400 BadRequest "a/b" is no moment`, "%00": "400 BadRequest", strings.Repeat("x", 10_000): "400 BadRequest", "2026-11-23T05:00:00": "400 BadRequest", "..": "4",
+		"": `400 BadRequest "nothing" is not a moment`, "0": "400 BadRequest", "-5": "400 BadRequest", "5m": "400 BadRequest", "%3Cb%3E": `400 BadRequest "<b>" is not a moment`, "99999999999999999999": "400 BadRequest",
+		"a%2Fb": `400 BadRequest "a/b" is not a moment`, "%00": "400 BadRequest", strings.Repeat("x", 10_000): "400 BadRequest", "2026-11-23T05:00:00": "400 BadRequest", "..": "4",
 	} {
 		if a := s.send("GET", history.PathAt+moment+maps, ""); !strings.HasPrefix(a.failure(), want) || len(a.body) > 2000 {
 			t.Errorf("%.50s: %s", moment, a.failure())

@@ -145,7 +145,7 @@ func TestBackupAsTheUserOfAKubeconfig(t *testing.T) {
 		"a program": {apitest.TempFile(t, "exec", "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"+
 			"clusters: [{name: a, cluster: {server: https://127.0.0.1:1}}]\nusers: [{name: a, user: {exec: {command: x}}}]\n"), "kubectl get --raw"},
 		"a token on a plain port": {apitest.TempFile(t, "plain", "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"+
-			"clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: a, user: {token: x}}]\n"), "for everybody to read"},
+			"clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: a, user: {token: x}}]\n"), "in plain text"},
 	} {
 		dest := filepath.Join(t.TempDir(), "copy.db")
 		r := runAs(t, "apilet", "backup", "--kubeconfig", c.path, dest)

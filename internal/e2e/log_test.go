@@ -96,7 +96,7 @@ func TestLogByFields(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{"pods --field-selector spec.x=1": "field label not supported: spec.x", "kites,pods --field-selector spec.tail=x": "field label not supported: spec.tail",
-		"deploy --field-selector spec.x=1": "not a known field selector", "--field-selector spec.nodeName=x": "without a resource there are metadata.name and metadata.namespace"} {
+		"deploy --field-selector spec.x=1": "not a known field selector", "--field-selector spec.nodeName=x": "without a resource only metadata.name and metadata.namespace are supported"} {
 		if r := runAs(t, "apilet", append(strings.Fields("log "+args), "--server", s.url)...); r.code != 1 || !strings.Contains(r.errs, want) {
 			t.Errorf("%s: %d %s", args, r.code, r.errs)
 		}

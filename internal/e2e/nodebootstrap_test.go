@@ -247,7 +247,7 @@ func TestNodeBootstrapExplainsItself(t *testing.T) {
 	}{
 		"no Node authorizer":       {nil, "--authorization-mode Node,RBAC"},
 		"another server's folder":  {[]string{"--cert-dir=" + other.certDir}, "cannot reach the server"},
-		"no authority":             {[]string{"--cert-dir=" + t.TempDir()}, "there is no authority"},
+		"no authority":             {[]string{"--cert-dir=" + t.TempDir()}, "there is no CA"},
 		"a plain port":             {[]string{"--kubeconfig=" + plain.flag("kubeconfig")}, "does not use https"},
 		"no kubeconfig":            {[]string{"--kubeconfig="}, "--kubeconfig is required"},
 		"a name that no node has":  {[]string{"--node-name=N_1"}, "not the name of a node"},

@@ -234,7 +234,7 @@ func TestPluginRotatesAndGoes(t *testing.T) {
 	provider := "kms: {apiVersion: v2, name: tpm, endpoint: '" + startPlugin(t, keys) + "'}"
 	path := write(t, filepath.Join(dir, "f.yaml"), map[string][]string{"secrets": {provider}})
 	p := open(t, path)
-	plugin := p.force.Load().plugins[0]
+	plugin := p.current.Load().plugins[0]
 	seal := func() []byte {
 		t.Helper()
 		sealed, err := p.Seal("//secrets/ns/s", []byte("planted"))
@@ -245,7 +245,7 @@ func TestPluginRotatesAndGoes(t *testing.T) {
 	}
 	look := func() error {
 		plugin.mu.Lock()
-		plugin.asked = time.Time{}
+		plugin.lastCheck = time.Time{}
 		plugin.mu.Unlock()
 		return p.Health()
 	}

@@ -93,14 +93,14 @@ func (f *figures) loaded(hash string) {
 // HasHealth reports whether a health check is needed, because plug-ins are configured or may be
 // added by a reload.
 func (p *Providers) HasHealth() bool {
-	return p.Enabled() && (p.cfg.Reload || len(p.force.Load().plugins) > 0)
+	return p.Enabled() && (p.cfg.Reload || len(p.current.Load().plugins) > 0)
 }
 
 // Health is kube-apiserver's check kms-providers. It returns an error unless all plug-ins are
 // healthy.
-func (p *Providers) Health() error { return p.force.Load().health(context.Background()) }
+func (p *Providers) Health() error { return p.current.Load().health(context.Background()) }
 
-func (f *force) health(ctx context.Context) error {
+func (f *configuration) health(ctx context.Context) error {
 	var errs []error
 	for i, plugin := range f.plugins {
 		if err := plugin.check(ctx); err != nil {

@@ -36,12 +36,12 @@ var errKMSv1 = errors.New("KMSv1 is deprecated and will only receive security up
 
 // load reads the file and creates its providers. Their plug-ins are polled until ctx ends or close
 // is called.
-func (p *Providers) load(ctx context.Context) (*force, error) {
+func (p *Providers) load(ctx context.Context) (*configuration, error) {
 	config, hash, err := readFile(p.cfg.Path, p.cfg.Reload)
 	if err != nil {
 		return nil, fmt.Errorf("error while parsing file: %w", err)
 	}
-	f := &force{chains: map[schema.GroupResource]*chain{}, hash: hash}
+	f := &configuration{chains: map[schema.GroupResource]*chain{}, hash: hash}
 	ctx, f.close = context.WithCancel(ctx)
 	for _, named := range config.Resources {
 		if err = p.addChain(ctx, f, &named); err != nil {
@@ -89,7 +89,7 @@ func hashOf(path string) (text []byte, hash string, err error) {
 
 // addChain creates the providers of some resources. If a resource is listed twice, it gets the
 // providers of both. A resource that an earlier wildcard matches is an error.
-func (p *Providers) addChain(ctx context.Context, f *force, named *apiserver.ResourceConfiguration) error {
+func (p *Providers) addChain(ctx context.Context, f *configuration, named *apiserver.ResourceConfiguration) error {
 	var links []link
 	for _, provider := range named.Providers {
 		l, err := p.link(ctx, f, &provider)
@@ -102,7 +102,7 @@ func (p *Providers) addChain(ctx context.Context, f *force, named *apiserver.Res
 		of := schema.ParseGroupResource(resource)
 		for _, before := range [...]schema.GroupResource{{Group: of.Group, Resource: "*"}, anyResource} {
 			if f.chains[before] != nil {
-				return fmt.Errorf("resource %q is masked by earlier rule %q", written(of), written(before))
+				return fmt.Errorf("resource %q is masked by earlier rule %q", fileName(of), fileName(before))
 			}
 		}
 		if f.chains[of] == nil {
@@ -113,8 +113,8 @@ func (p *Providers) addChain(ctx context.Context, f *force, named *apiserver.Res
 	return nil
 }
 
-// written returns a resource as it is written in the file.
-func written(of schema.GroupResource) string {
+// fileName returns a resource as it is written in the file.
+func fileName(of schema.GroupResource) string {
 	if of.Group == "" && of.Resource == "*" {
 		return "*."
 	}
@@ -122,7 +122,7 @@ func written(of schema.GroupResource) string {
 }
 
 // link creates one provider.
-func (p *Providers) link(ctx context.Context, f *force, provider *apiserver.ProviderConfiguration) (link, error) {
+func (p *Providers) link(ctx context.Context, f *configuration, provider *apiserver.ProviderConfiguration) (link, error) {
 	switch {
 	case provider.AESGCM != nil:
 		return p.keyed("AES", aesgcmPrefix, provider.AESGCM.Keys, aesCipher(aestransformer.NewGCMTransformer))
@@ -143,7 +143,7 @@ func (p *Providers) link(ctx context.Context, f *force, provider *apiserver.Prov
 	if err != nil {
 		return link{}, fmt.Errorf("could not configure KMSv2-Plugin's probe %q, error: %w", provider.KMS.Name, err)
 	}
-	made.begin(ctx)
+	made.start(ctx)
 	f.plugins = append(f.plugins, made)
 	return link{prefix: kmsPrefix + made.name + ":", by: made}, nil
 }

@@ -66,7 +66,7 @@ type callError struct {
 }
 
 func (e *callError) Error() string {
-	return fmt.Sprintf("rpc error: code = %s desc = %s", e.code, shortened(e.text))
+	return fmt.Sprintf("rpc error: code = %s desc = %s", e.code, truncate(e.text))
 }
 
 // call sends a message and returns the message of the response.
@@ -98,7 +98,7 @@ func (r *remote) call(ctx context.Context, method string, message []byte) ([]byt
 		return nil, err
 	}
 	if len(body) < 5 || body[0] != 0 || int(binary.BigEndian.Uint32(body[1:])) != len(body)-5 {
-		return nil, &callError{codes.Internal, "the answer is no message"}
+		return nil, &callError{codes.Internal, "the response is not a message"}
 	}
 	return body[5:], nil
 }
@@ -146,9 +146,9 @@ func (r *remote) status(ctx context.Context) (s pluginStatus, err error) {
 	err = eachField(answer, func(number protowire.Number, text []byte, _ uint64) error {
 		switch number {
 		case 1:
-			s.version = shortened(string(text))
+			s.version = truncate(string(text))
 		case 2:
-			s.healthz = shortened(string(text))
+			s.healthz = truncate(string(text))
 		case 3:
 			s.keyID = string(text)
 		}

@@ -43,14 +43,14 @@ import (
 
 const (
 	// interval of status calls
-	wellEvery = time.Minute
+	healthyInterval = time.Minute
 	// interval while the plug-in is unhealthy
-	unwellEvery = 10 * time.Second
+	unhealthyInterval = 10 * time.Second
 	// how long a result can be reused
-	wellFor   = 20 * time.Second
-	unwellFor = 3 * time.Second
+	healthyTTL   = 20 * time.Second
+	unhealthyTTL = 3 * time.Second
 	// how long writes continue after the last healthy status
-	writesFor = 3 * time.Minute
+	writeGrace = 3 * time.Minute
 
 	keyIDMax = 1 << 10
 	// maximum size of an encrypted seed
@@ -62,8 +62,8 @@ const (
 	// maximum size in bytes of a plug-in's text in an error
 	textMax = 1 << 10
 	// maximum number of cached seeds
-	openedMax = 1000
-	seedBytes = aestransformer.MinSeedSizeExtendedNonceGCM
+	maxCachedSeeds = 1000
+	seedBytes      = aestransformer.MinSeedSizeExtendedNonceGCM
 )
 
 // plugin is a provider of type kms.
@@ -74,13 +74,13 @@ type plugin struct {
 	log     zerolog.Logger
 	seed    atomic.Pointer[seed] // seed for new values, initially nil
 
-	mu      sync.Mutex // guards the following fields
-	version string     // of the KMS API; "" until the first status
-	asked   time.Time  // time of the last status call
-	well    error      // its result
+	mu        sync.Mutex // guards the following fields
+	version   string     // of the KMS API; "" until the first status
+	lastCheck time.Time  // time of the last status call
+	lastError error      // its result
 
-	seeds  sync.Mutex // guards opened
-	opened map[string]storagevalue.Transformer
+	cacheLock sync.Mutex // guards opened
+	seedCache map[string]storagevalue.Transformer
 }
 
 // seed encrypts new values.
@@ -95,18 +95,18 @@ func newPlugin(config *apiserver.KMSConfiguration, figures *figures, log zerolog
 	if err != nil {
 		return nil, err
 	}
-	return &plugin{name: config.Name, remote: r, figures: figures, log: log, opened: map[string]storagevalue.Transformer{}}, nil
+	return &plugin{name: config.Name, remote: r, figures: figures, log: log, seedCache: map[string]storagevalue.Transformer{}}, nil
 }
 
-// begin polls the plug-in until ctx ends. If the plug-in is not available yet, the start of the
+// start polls the plug-in until ctx ends. If the plug-in is not available yet, the start of the
 // server does not fail.
-func (p *plugin) begin(ctx context.Context) {
-	told := p.tell(p.check(ctx), "")
+func (p *plugin) start(ctx context.Context) {
+	told := p.logChange(p.check(ctx), "")
 	go func() {
 		for {
-			pause := wellEvery
+			pause := healthyInterval
 			if told != "" {
-				pause = unwellEvery
+				pause = unhealthyInterval
 			}
 			select {
 			case <-ctx.Done():
@@ -114,13 +114,13 @@ func (p *plugin) begin(ctx context.Context) {
 				return
 			case <-time.After(pause):
 			}
-			told = p.tell(p.check(ctx), told)
+			told = p.logChange(p.check(ctx), told)
 		}
 	}()
 }
 
-// tell logs an error if it has changed. It returns the text of the error.
-func (p *plugin) tell(err error, told string) string {
+// logChange logs an error if it has changed. It returns the text of the error.
+func (p *plugin) logChange(err error, told string) string {
 	if err == nil {
 		return ""
 	}
@@ -138,7 +138,7 @@ func (p *plugin) seal(v value, plain []byte) ([]byte, error) {
 		return nil, errors.New("got unexpected nil transformer")
 	}
 	if now := time.Now(); now.After(s.expires) && !v.late {
-		return nil, fmt.Errorf("encryptedDEKSource with keyID hash %q expired at %s (current time is %s)", hashed(s.object.keyID),
+		return nil, fmt.Errorf("encryptedDEKSource with keyID hash %q expired at %s (current time is %s)", logHash(s.object.keyID),
 			s.expires.Format(time.RFC3339), now.Format(time.RFC3339))
 	}
 	data, err := s.TransformToStorage(context.Background(), plain, v)
@@ -158,7 +158,7 @@ func (p *plugin) open(v value, sealed []byte) (plain []byte, stale bool, err err
 	if err != nil {
 		return nil, false, err
 	}
-	t, name, err := p.opener(&o)
+	t, name, err := p.seedTransformer(&o)
 	if err != nil {
 		return nil, false, err
 	}
@@ -168,19 +168,19 @@ func (p *plugin) open(v value, sealed []byte) (plain []byte, stale bool, err err
 	if name != "" {
 		// Cache it only after it has decrypted a value, because the plug-in may have
 		// returned a wrong seed.
-		p.remember(name, t)
+		p.cacheSeed(name, t)
 	}
 	s := p.seed.Load()
 	return plain, stale || s == nil || s.object.keyID != o.keyID || s.object.source != o.source, nil
 }
 
-// opener returns the transformer for the seed of an envelope. name is not empty if the plug-in has
-// just decrypted the seed, which is then not verified yet.
-func (p *plugin) opener(o *envelope) (t storagevalue.Transformer, name string, err error) {
+// seedTransformer returns the transformer for the seed of an envelope. name is not empty if the
+// plug-in has just decrypted the seed, which is then not verified yet.
+func (p *plugin) seedTransformer(o *envelope) (t storagevalue.Transformer, name string, err error) {
 	name = o.seedName()
-	p.seeds.Lock()
-	t = p.opened[name]
-	p.seeds.Unlock()
+	p.cacheLock.Lock()
+	t = p.seedCache[name]
+	p.cacheLock.Unlock()
 	if t != nil {
 		return t, "", nil
 	}
@@ -204,13 +204,13 @@ func transformerOf(source int32, key []byte) (storagevalue.Transformer, error) {
 	return aestransformer.NewGCMTransformer(block)
 }
 
-func (p *plugin) remember(name string, t storagevalue.Transformer) {
-	p.seeds.Lock()
-	defer p.seeds.Unlock()
-	if p.opened[name] == nil && len(p.opened) >= openedMax {
-		clear(p.opened)
+func (p *plugin) cacheSeed(name string, t storagevalue.Transformer) {
+	p.cacheLock.Lock()
+	defer p.cacheLock.Unlock()
+	if p.seedCache[name] == nil && len(p.seedCache) >= maxCachedSeeds {
+		clear(p.seedCache)
 	}
-	p.opened[name] = t
+	p.seedCache[name] = t
 }
 
 // ---- The state of the plug-in
@@ -220,20 +220,20 @@ func (p *plugin) remember(name string, t storagevalue.Transformer) {
 func (p *plugin) check(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	good := wellFor
-	if p.well != nil {
-		good = unwellFor
+	good := healthyTTL
+	if p.lastError != nil {
+		good = unhealthyTTL
 	}
-	if !p.asked.IsZero() && time.Since(p.asked) < good {
-		return p.well
+	if !p.lastCheck.IsZero() && time.Since(p.lastCheck) < good {
+		return p.lastError
 	}
-	p.well = p.lookLocked(ctx)
-	p.asked = time.Now()
-	return p.well
+	p.lastError = p.checkLocked(ctx)
+	p.lastCheck = time.Now()
+	return p.lastError
 }
 
-func (p *plugin) lookLocked(ctx context.Context) error {
-	until := time.Now().Add(writesFor)
+func (p *plugin) checkLocked(ctx context.Context) error {
+	until := time.Now().Add(writeGrace)
 	s, err := p.remote.status(ctx)
 	if err != nil {
 		return fmt.Errorf("failed to perform status section of the healthz check for KMS Provider %s, error: %w", p.name, err)
@@ -251,8 +251,8 @@ func (p *plugin) lookLocked(ctx context.Context) error {
 		errs = append(errs, fmt.Errorf("KMSv2 API version should not change after the initial status response version %s, got %s", p.version, s.version))
 	}
 	if err := validateKeyID(s.keyID); err != nil {
-		errs = append(errs, fmt.Errorf("got invalid KMSv2 KeyID hash %q: %w", hashed(s.keyID), err))
-	} else if err := p.renew(ctx, s.keyID, until); err != nil {
+		errs = append(errs, fmt.Errorf("got invalid KMSv2 KeyID hash %q: %w", logHash(s.keyID), err))
+	} else if err := p.extend(ctx, s.keyID, until); err != nil {
 		errs = append(errs, err)
 	}
 	if err := utilerrors.Reduce(utilerrors.NewAggregate(errs)); err != nil {
@@ -261,21 +261,21 @@ func (p *plugin) lookLocked(ctx context.Context) error {
 	return nil
 }
 
-// renew allows writes until the given time. It keeps the current seed if the key ID is unchanged,
+// extend allows writes until the given time. It keeps the current seed if the key ID is unchanged,
 // and creates a new seed otherwise.
-func (p *plugin) renew(ctx context.Context, keyID string, until time.Time) error {
+func (p *plugin) extend(ctx context.Context, keyID string, until time.Time) error {
 	if now := p.seed.Load(); now != nil && now.object.keyID == keyID {
 		p.seed.Store(&seed{now.Transformer, now.object, until})
 		return nil
 	}
 	next, err := p.newSeed(ctx, until)
 	if err == nil && next.object.keyID != keyID {
-		err = fmt.Errorf("statusKeyIDHash=%q, encryptKeyIDHash=%q", hashed(keyID), hashed(next.object.keyID))
+		err = fmt.Errorf("statusKeyIDHash=%q, encryptKeyIDHash=%q", logHash(keyID), logHash(next.object.keyID))
 	}
 	if err != nil {
 		return fmt.Errorf("failed to rotate DEK: %w", err)
 	}
-	p.remember(next.object.seedName(), next.Transformer)
+	p.cacheSeed(next.object.seedName(), next.Transformer)
 	p.seed.Store(next)
 	return nil
 }
@@ -342,7 +342,7 @@ func (o *envelope) validate() error {
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(o.annotations)) {
 		if bad := validation.IsFullyQualifiedDomainName(field.NewPath("annotations"), name); bad != nil && len(errs) < annotationErrorsMax {
-			errs = append(errs, errors.New(shortened(bad.ToAggregate().Error())))
+			errs = append(errs, errors.New(truncate(bad.ToAggregate().Error())))
 		}
 		size += len(name) + len(o.annotations[name])
 	}
@@ -365,15 +365,15 @@ func validateKeyID(id string) error {
 	return nil
 }
 
-// shortened truncates a text of the plug-in to textMax bytes.
-func shortened(text string) string {
+// truncate truncates a text of the plug-in to textMax bytes.
+func truncate(text string) string {
 	if len(text) <= textMax {
 		return text
 	}
 	return strings.ToValidUTF8(text[:textMax], "") + "…"
 }
 
-func hashed(keyID string) string {
+func logHash(keyID string) string {
 	if keyID == "" {
 		return ""
 	}

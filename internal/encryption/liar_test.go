@@ -119,15 +119,15 @@ func TestPluginsThatLieAreNotWrittenUnder(t *testing.T) {
 				t.Errorf("sealed: %q %v", sealed, err)
 			}
 			lying.Store(false)
-			p.asked = time.Time{} // ask again at once
+			p.lastCheck = time.Time{} // ask again at once
 			if p.version = ""; p.check(t.Context()) != nil {
-				t.Fatal(p.well)
+				t.Fatal(p.lastError)
 			}
 			sealed, err = p.seal(aValue, []byte("plain"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			clear(p.opened) // as after a restart
+			clear(p.seedCache) // as after a restart
 			if plain, _, err := p.open(aValue, sealed); err != nil || string(plain) != "plain" {
 				t.Errorf("%q %v", plain, err)
 			}
@@ -176,7 +176,7 @@ func TestLiesAboutStoredValuesAreErrors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		clear(p.opened) // as after a restart
+		clear(p.seedCache) // as after a restart
 		lying.Store(true)
 		if plain, _, err := p.open(aValue, sealed); err == nil || plain != nil || len(err.Error()) > 4<<10 {
 			t.Errorf("%s: %q, an error of %d bytes", title, plain, len(errorText(err)))

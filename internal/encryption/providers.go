@@ -31,13 +31,13 @@ type Config struct {
 type Providers struct {
 	cfg     Config
 	figures *figures
-	force   atomic.Pointer[force]
+	current atomic.Pointer[configuration]
 	// the folder in etcd of each built-in type, by the prefix of its keys in the store
 	folders map[string]string
 }
 
-// force is an immutable state of the configuration.
-type force struct {
+// configuration is an immutable state of the configuration.
+type configuration struct {
 	// by resource, or *.group, or *.*
 	chains map[schema.GroupResource]*chain
 	// of the file
@@ -59,7 +59,7 @@ func Open(ctx context.Context, cfg Config) (*Providers, error) {
 			p.folders[row.Base] = row.EtcdFolder()
 		}
 	}
-	p.force.Store(&force{close: func() {}})
+	p.current.Store(&configuration{close: func() {}})
 	if cfg.Path == "" {
 		return p, nil
 	}
@@ -67,7 +67,7 @@ func Open(ctx context.Context, cfg Config) (*Providers, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--encryption-provider-config: %w", err)
 	}
-	p.force.Store(f)
+	p.current.Store(f)
 	p.figures.loaded(f.hash)
 	return p, nil
 }
@@ -80,12 +80,12 @@ func (p *Providers) Hash() string {
 	if p == nil {
 		return ""
 	}
-	return p.force.Load().hash
+	return p.current.Load().hash
 }
 
 // chainOf returns the chain for a key of the store, or nil if its resource is not configured. It
 // also returns the name of the resource.
-func (f *force) chainOf(key string) (*chain, string) {
+func (f *configuration) chainOf(key string) (*chain, string) {
 	group, rest, _ := strings.Cut(strings.TrimPrefix(key, "/"), "/")
 	resource, _, _ := strings.Cut(rest, "/")
 	// internal, not accessible to clients
@@ -105,7 +105,7 @@ func (f *force) chainOf(key string) (*chain, string) {
 
 // Encrypts reports whether new documents under a key are encrypted.
 func (p *Providers) Encrypts(key string) bool {
-	c, _ := p.force.Load().chainOf(key)
+	c, _ := p.current.Load().chainOf(key)
 	return c != nil && c.encrypts()
 }
 
@@ -115,7 +115,7 @@ func (p *Providers) Seal(key string, json []byte) ([]byte, error) {
 }
 
 func (p *Providers) sealAs(v value, key string, json []byte) ([]byte, error) {
-	c, resource := p.force.Load().chainOf(key)
+	c, resource := p.current.Load().chainOf(key)
 	if c == nil || !c.encrypts() {
 		return nil, nil
 	}
@@ -143,7 +143,7 @@ func (p *Providers) etcdKey(key string) string {
 }
 
 func (p *Providers) open(key, etcdKey string, sealed []byte) (plain []byte, stale bool, err error) {
-	c, resource := p.force.Load().chainOf(key)
+	c, resource := p.current.Load().chainOf(key)
 	v := value{key: etcdKey, resource: resource}
 	if c == nil {
 		plain, stale, err = nothing.open(v, sealed)
@@ -160,7 +160,7 @@ func (p *Providers) open(key, etcdKey string, sealed []byte) (plain []byte, stal
 
 // SealForEtcd encrypts a value that will be stored in etcd.
 func (p *Providers) SealForEtcd(key, etcdKey string, plain []byte) ([]byte, error) {
-	c, resource := p.force.Load().chainOf(key)
+	c, resource := p.current.Load().chainOf(key)
 	if c == nil {
 		return plain, nil
 	}

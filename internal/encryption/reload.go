@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	lookEvery  = time.Minute      // interval between checks of the file
-	againAfter = 10 * time.Second // delay after a failed reload
+	reloadInterval = time.Minute      // interval between checks of the file
+	reloadRetry    = 10 * time.Second // delay after a failed reload
 	// time limit for the plug-ins of a new file to become healthy
-	healthyWithin = 10 * time.Second
+	healthTimeout = 10 * time.Second
 	// delay before the previous configuration is closed
-	oldStays = 10 * time.Second
+	closeDelay = 10 * time.Second
 )
 
 // Run periodically checks whether the file has changed, and reloads it, until ctx is done.
-func (p *Providers) Run(ctx context.Context) { p.run(ctx, lookEvery, againAfter) }
+func (p *Providers) Run(ctx context.Context) { p.run(ctx, reloadInterval, reloadRetry) }
 
 func (p *Providers) run(ctx context.Context, every, again time.Duration) {
 	if !p.Enabled() || !p.cfg.Reload {
@@ -62,14 +62,14 @@ func (p *Providers) reload(ctx context.Context) (changed bool, err error) {
 		next.close()
 		return false, err
 	}
-	before := p.force.Swap(next)
-	time.AfterFunc(oldStays, before.close)
+	before := p.current.Swap(next)
+	time.AfterFunc(closeDelay, before.close)
 	return true, nil
 }
 
 // awaitHealth waits until the plug-ins of a new configuration are healthy.
-func (f *force) awaitHealth(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, healthyWithin)
+func (f *configuration) awaitHealth(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
 	for {
 		err := f.health(ctx)

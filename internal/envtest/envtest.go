@@ -173,7 +173,7 @@ func linkAsset(link, program string) error {
 		}
 	}
 	if err := os.Symlink(program, link); err != nil {
-		return fmt.Errorf("%w: remove what is there, or name another folder", err)
+		return fmt.Errorf("%w: remove the existing files, or choose another folder", err)
 	}
 	return nil
 }
@@ -386,7 +386,7 @@ func ServeAsEtcd(ctx context.Context, args []string, stdout, stderr io.Writer) e
 	for address := range strings.SplitSeq(clientURLs(args), ",") {
 		at, err := url.Parse(address)
 		if err != nil || at.Scheme != "http" || at.Host == "" {
-			return fmt.Errorf("--listen-client-urls: %q is no http:// URL", address)
+			return fmt.Errorf("--listen-client-urls: %q is not an http:// URL", address)
 		}
 		listener, err := net.Listen("tcp", at.Host)
 		if err != nil {

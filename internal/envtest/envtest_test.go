@@ -44,7 +44,7 @@ func TestCalledAsEtcdIsHealthyUntilTold(t *testing.T) {
 		t.Error("a second one on the same port started")
 	}
 	for _, bad := range []string{"https://localhost:0", "unix://x", "localhost:1", ""} {
-		if err := ServeAsEtcd(ctx, []string{"--listen-client-urls=" + bad}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "no http:// URL") {
+		if err := ServeAsEtcd(ctx, []string{"--listen-client-urls=" + bad}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "not an http:// URL") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

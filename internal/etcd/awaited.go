@@ -5,8 +5,8 @@ package etcd
 // This file waits until the replica has reached a required revision.
 //
 // The replica may be up to date even if its revision is lower, because the watch does not receive
-// events for writes outside of the prefix. In this case, keepUp asks etcd for the progress of the
-// watch.
+// events for writes outside of the prefix. In this case, requestProgress asks etcd for the progress
+// of the watch.
 
 import (
 	"context"
@@ -18,9 +18,9 @@ const (
 	// delay before the first progress request; usually the events arrive first
 	progressAfter = time.Millisecond
 	// interval between progress requests, which etcd ignores until the watch has caught up
-	progressEvery = 20 * time.Millisecond
-	writtenEvery  = time.Second     // interval for checking whether events for our own writes are missing
-	stalledAfter  = 5 * time.Second // the watch is restarted if nothing is received for this long
+	progressEvery   = 20 * time.Millisecond
+	writtenInterval = time.Second     // interval for checking whether events for our own writes are missing
+	stalledAfter    = 5 * time.Second // the watch is restarted if nothing is received for this long
 )
 
 // await ensures that the replica eventually reaches the given revision, even if the watch does not
@@ -36,9 +36,9 @@ func (c *Cluster) await(rev int64) {
 	}
 }
 
-// expect records the revision of one of this server's writes. There is no need to request progress
-// for it, because the watch will receive the event unless it has stalled.
-func (c *Cluster) expect(rev int64) { raise(&c.written, rev) }
+// noteWritten records the revision of one of this server's writes. There is no need to request
+// progress for it, because the watch will receive the event unless it has stalled.
+func (c *Cluster) noteWritten(rev int64) { raise(&c.written, rev) }
 
 func raise(to *atomic.Int64, rev int64) {
 	for {
@@ -54,9 +54,9 @@ func (c *Cluster) reach(ctx context.Context, rev int64) error {
 	return c.st.WaitRevision(ctx, rev)
 }
 
-// keepUp sends progress requests while there are callers waiting for a revision.
-func (c *Cluster) keepUp(ctx context.Context) {
-	overdue := time.NewTicker(writtenEvery)
+// requestProgress sends progress requests while there are callers waiting for a revision.
+func (c *Cluster) requestProgress(ctx context.Context) {
+	overdue := time.NewTicker(writtenInterval)
 	defer overdue.Stop()
 	for {
 		select {

@@ -40,13 +40,13 @@ func checkRaise(ctx context.Context, cfg Config, client *clientv3.Client, to int
 	if err != nil || to-at <= raiseMost {
 		return err
 	}
-	return fmt.Errorf("the file is at revision %d and etcd at %d: clients that go on with revisions of before would miss events in silence, and to raise etcd's takes %d writes, "+
+	return fmt.Errorf("the file is at revision %d and etcd at %d: clients that continue from old revisions would miss events silently, and raising etcd's revision takes %d writes, "+
 		"more than %d. Restore etcd from a snapshot of itself with `etcdutl snapshot restore --bump-revision %d --mark-compacted`, or restart all clients and "+
 		"say --revisions-go-back", to, at, to-at, raiseMost, to-at)
 }
 
 func currentRevision(ctx context.Context, cfg Config, client *clientv3.Client) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	answer, err := client.Get(ctx, private(cfg.Layout, "nothing"), clientv3.WithCountOnly())
 	if err != nil {
@@ -124,7 +124,7 @@ func compactTo(ctx context.Context, client *clientv3.Client, rev int64) error {
 // serversRun reports whether there are any running servers. An apilet holds a lease for the leader
 // election, and both apilets and kube-apiservers hold leases for their addresses.
 func serversRun(ctx context.Context, cfg Config, client *clientv3.Client) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	var asked []clientv3.Op
 	for _, prefix := range []string{private(cfg.Layout, "leader") + "/", cfg.Layout.Prefix() + mastersFolder} {

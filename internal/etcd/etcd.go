@@ -69,9 +69,9 @@ import (
 )
 
 const (
-	patience      = 10 * time.Second // time limit of a write to etcd
-	contactWithin = time.Minute      // time limit for the first contact
-	retryAfter    = time.Second
+	writeTimeout   = 10 * time.Second // time limit of a write to etcd
+	contactTimeout = time.Minute      // time limit for the first contact
+	retryAfter     = time.Second
 
 	// streamWindow limits the data that etcd may send ahead on one stream. Setting it disables
 	// gRPC's estimate of the bandwidth, which answers each message with a ping and so needs two
@@ -103,32 +103,32 @@ func NewLayout(prefix string, reg *scheme.Registry) *Layout { return layout.New(
 // there were objects that could not be decrypted.
 func (c *Cluster) KeysChanged() {
 	if c != nil && c.unreadable.Load() > 0 {
-		c.lose(errors.New("there may be a key for what could not be read"), true)
+		c.reportLost(errors.New("there may be a key for what could not be read"), true)
 	}
 }
 
 // A Cluster is a connection to an etcd cluster.
 type Cluster struct {
-	cfg     Config
-	log     zerolog.Logger
-	lay     *layout.Layout
-	client  *clientv3.Client
-	id      uint64 // id of the cluster
-	lineage [16]byte
-	st      *store.Store // set by Start
-	started atomic.Bool  // st is set
-	newest  newestReads
-	own     ownWrites
-	needed  knownDependencies
-	wanted  atomic.Int64  // the highest revision requested by any caller
-	written atomic.Int64  // the newest revision that was written by this server
-	masters chan struct{} // notified when a server is added or removed
+	cfg          Config
+	log          zerolog.Logger
+	lay          *layout.Layout
+	client       *clientv3.Client
+	id           uint64 // id of the cluster
+	lineage      [16]byte
+	st           *store.Store // set by Start
+	started      atomic.Bool  // st is set
+	newest       newestReads
+	pending      pendingWrites
+	dependencies knownDependencies
+	wanted       atomic.Int64  // the highest revision requested by any caller
+	written      atomic.Int64  // the newest revision that was written by this server
+	masters      chan struct{} // notified when a server is added or removed
 	// notified when wanted exceeds the replica's revision
 	behind     chan struct{}
 	watching   atomic.Pointer[watchStream] // the current stream, or nil if it has stalled
-	trouble    atomic.Pointer[string]      // the last error of the watch, or nil if it is working
+	watchError atomic.Pointer[string]      // the last error of the watch, or nil if it is working
 	unreadable atomic.Int64                // number of received objects that could not be decoded
-	seen       sighting                    // result of the last health checks
+	health     healthState                 // result of the last health checks
 	noSpace    atomic.Bool                 // the last write failed because etcd has no space
 	lost       chan error                  // capacity 1
 	loseOnce   sync.Once
@@ -174,10 +174,10 @@ func private(lay *layout.Layout, name string) string {
 	return lay.Prefix() + path.Join(".apilet", name)
 }
 
-// keep returns the value of a private key. If the key does not exist, it is created with the value
-// fresh.
-func (c *Cluster) keep(ctx context.Context, name string, fresh []byte) ([]byte, *pb.ResponseHeader, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// storedOrCreate returns the value of a private key. If the key does not exist, it is created with
+// the value fresh.
+func (c *Cluster) storedOrCreate(ctx context.Context, name string, fresh []byte) ([]byte, *pb.ResponseHeader, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	key := c.private(name)
 	answer, err := c.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).
@@ -199,7 +199,7 @@ func (c *Cluster) keep(ctx context.Context, name string, fresh []byte) ([]byte, 
 // there is none, and returns the new value, or nil to leave it unchanged. It is called again if
 // another server changed the value in the meantime.
 func (c *Cluster) UpdateValue(ctx context.Context, name string, decide func(kept []byte) (next []byte, err error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	key := c.private(name)
 	for {
@@ -238,7 +238,7 @@ func lastState(json []byte) (doc []byte, revAt int) {
 
 // ErrLost is the error of Lost and Start. It means that the server must restart with an empty
 // replica.
-var ErrLost = errors.New("the replica cannot go on")
+var ErrLost = errors.New("the replica cannot continue")
 
 // Lost delivers an error if the replica cannot continue. A nil Cluster returns a nil channel.
 func (c *Cluster) Lost() <-chan error {
@@ -248,9 +248,9 @@ func (c *Cluster) Lost() <-chan error {
 	return c.lost
 }
 
-// lose reports an error that only a restart can resolve. If distrust is set, the replica's file
-// must not be used again.
-func (c *Cluster) lose(err error, distrust bool) {
+// reportLost reports an error that only a restart can resolve. If distrust is set, the replica's
+// file must not be used again.
+func (c *Cluster) reportLost(err error, distrust bool) {
 	c.loseOnce.Do(func() {
 		if distrust && c.st != nil {
 			c.st.Invalidate()
@@ -263,7 +263,7 @@ func (c *Cluster) lose(err error, distrust bool) {
 // store has handled it.
 func (c *Cluster) Damaged(place string) {
 	if c != nil && c.started.Load() {
-		c.lose(fmt.Errorf("the replica is damaged: %s", place), true)
+		c.reportLost(fmt.Errorf("the replica is damaged: %s", place), true)
 	}
 }
 
@@ -275,12 +275,12 @@ func (c *Cluster) sameHistory(header *pb.ResponseHeader, known int64) error {
 	case header.ClusterId != c.id:
 		err = fmt.Errorf("%w: the cluster's id was %016x and is %016x", errOtherHistory, c.id, header.ClusterId)
 	case header.Revision < known:
-		err = fmt.Errorf("%w: the revision has gone back from %d to %d, so that clients that go on miss events: restart them, or restore etcd with "+
+		err = fmt.Errorf("%w: the revision has gone back from %d to %d, so clients that continue miss events: restart them, or restore etcd with "+
 			"`etcdutl snapshot restore --bump-revision N --mark-compacted`", errOtherHistory, known, header.Revision)
 	default:
 		return nil
 	}
-	c.lose(err, true)
+	c.reportLost(err, true)
 	return err
 }
 
@@ -294,8 +294,8 @@ func (c *Cluster) Close() error {
 	return c.client.Close()
 }
 
-// rest sleeps for d, or until ctx ends.
-func rest(ctx context.Context, d time.Duration) {
+// sleep sleeps for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(d):

@@ -44,7 +44,7 @@ const (
 	takenBytes   = 1 << 20 // maximum size of one transaction of the replica, not counting the last message
 	takenChanges = 1000
 
-	unreadableTold = 10 // maximum number of unreadable objects in the log
+	maxUnreadableLogged = 10 // maximum number of unreadable objects in the log
 )
 
 // Start begins to follow the cluster, until Close. It returns when the replica has reached the
@@ -63,12 +63,12 @@ func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
 		c.follow(following)
 		giveUp() // follow has ended, so the awaited revision will not arrive
 	})
-	c.running.Go(func() { c.keepUp(following) })
+	c.running.Go(func() { c.requestProgress(following) })
 	for {
 		rev, err := c.newest.get(waiting)
 		if err == nil {
 			if err = c.reach(waiting, rev); err == nil {
-				c.seen.note(rev, nil, rev)
+				c.health.note(rev, nil, rev)
 				return nil
 			}
 		}
@@ -81,7 +81,7 @@ func (c *Cluster) Start(ctx context.Context, st *store.Store) error {
 		default:
 		}
 		c.log.Warn().Err(err).Msg("cannot catch up with etcd; retrying")
-		rest(ctx, retryAfter)
+		sleep(ctx, retryAfter)
 	}
 }
 
@@ -99,16 +99,16 @@ func (c *Cluster) follow(ctx context.Context) {
 			c.log.Warn().Int64("revision", c.st.Revision()).Msg("etcd has compacted past the revision of the replica; copying all objects again")
 			continue
 		case errors.Is(err, store.ErrDamaged):
-			c.lose(fmt.Errorf("the replica is damaged: %w", err), true)
+			c.reportLost(fmt.Errorf("the replica is damaged: %w", err), true)
 			return
 		case errors.Is(err, errOtherHistory):
 			return
 		}
 		why := err.Error()
-		if before := c.trouble.Swap(&why); before == nil || *before != why {
+		if before := c.watchError.Swap(&why); before == nil || *before != why {
 			c.log.Warn().Err(err).Msg("the watch of etcd is interrupted")
 		}
-		rest(ctx, retryAfter)
+		sleep(ctx, retryAfter)
 	}
 }
 
@@ -134,27 +134,27 @@ func (c *Cluster) watch(ctx context.Context) error {
 		if begun {
 			pause = resumeFirst
 		}
-		rest(ctx, pause)
+		sleep(ctx, pause)
 	}
 }
 
 // watchOnce runs watch for one stream. begun reports whether a message arrived.
-func (c *Cluster) watchOnce(ctx context.Context) (begun bool, err error) {
+func (c *Cluster) watchOnce(ctx context.Context) (received bool, err error) {
 	w, err := c.openWatch(ctx, c.st.Revision()+1)
 	if err != nil {
 		return false, err
 	}
 	defer w.close()
 	c.watching.Store(w)
-	var t taken
+	var t batch
 	for first := range w.arrived {
 		t.reset()
-		err := c.take(&t, first)
+		err := c.addMessage(&t, first)
 		for more := true; more && err == nil && t.bytes < takenBytes && len(t.changes) < takenChanges; {
 			select {
 			case next, ok := <-w.arrived:
 				if more = ok; ok {
-					err = c.take(&t, next)
+					err = c.addMessage(&t, next)
 				}
 			default:
 				more = false
@@ -163,44 +163,44 @@ func (c *Cluster) watchOnce(ctx context.Context) (begun bool, err error) {
 		if replicated := c.st.Replicate(ctx, t.changes, t.upTo); replicated != nil {
 			return true, replicated
 		}
-		for _, told := range t.own {
-			c.own.remove(told.key, told.own)
+		for _, logged := range t.own {
+			c.pending.remove(logged.key, logged.own)
 		}
 		if err != nil {
 			return true, err
 		}
 		// an open watch does not prove that the replica can store its events
-		if t.upTo > 0 && c.trouble.Swap(nil) != nil {
+		if t.upTo > 0 && c.watchError.Swap(nil) != nil {
 			c.log.Info().Msg("the watch of etcd has resumed")
 		}
 	}
-	return w.begun.Load(), w.err
+	return w.received.Load(), w.err
 }
 
 // A taken contains the changes from one or more messages that are written to the replica in a
 // single transaction.
-type taken struct {
+type batch struct {
 	changes []store.Replicated
 	upTo    int64 // revision of the replica after the transaction
 	bytes   int
-	own     []toldWrite // our own writes in changes
+	own     []receivedWrite // our own writes in changes
 }
 
-// A toldWrite is a write by this server for which the event has been received.
-type toldWrite struct {
+// A receivedWrite is a write by this server for which the event has been received.
+type receivedWrite struct {
 	key string // key in etcd
-	own *ownWrite
+	own *pendingWrite
 }
 
-func (t *taken) reset() {
+func (t *batch) reset() {
 	clear(t.changes)
 	clear(t.own)
-	*t = taken{changes: t.changes[:0], own: t.own[:0]}
+	*t = batch{changes: t.changes[:0], own: t.own[:0]}
 }
 
-// take adds one message of the watch. The revision in the header is only used if the message has no
-// events, because otherwise it may be higher than theirs.
-func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
+// addMessage adds one message of the watch. The revision in the header is only used if the message
+// has no events, because otherwise it may be higher than theirs.
+func (c *Cluster) addMessage(t *batch, news *pb.WatchResponse) error {
 	if err := refusal(news); err != nil {
 		return err
 	}
@@ -219,9 +219,9 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 			c.noteMaster(event)
 		case event.Type == mvccpb.Event_DELETE:
 			gone := store.Replicated{Key: key, Rev: event.Kv.ModRevision, Deleted: true}
-			if own := c.own.find(event.Kv, true); own != nil {
+			if own := c.pending.find(event.Kv, true); own != nil {
 				gone.Author = own.author
-				t.own = append(t.own, toldWrite{string(event.Kv.Key), own})
+				t.own = append(t.own, receivedWrite{string(event.Kv.Key), own})
 			}
 			t.changes = append(t.changes, gone)
 		default:
@@ -231,7 +231,7 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 			}
 			t.changes = append(t.changes, change)
 			if own != nil {
-				t.own = append(t.own, toldWrite{string(event.Kv.Key), own})
+				t.own = append(t.own, receivedWrite{string(event.Kv.Key), own})
 			}
 		}
 	}
@@ -239,12 +239,12 @@ func (c *Cluster) take(t *taken, news *pb.WatchResponse) error {
 }
 
 // replicated converts a key and value from etcd into a change of the replica. If the value was
-// written by this server, it also returns the corresponding ownWrite. If an object cannot be
+// written by this server, it also returns the corresponding pendingWrite. If an object cannot be
 // decoded, it is replaced with a stand-in that causes an error for every reader. If the provider of
 // the encryption key is unavailable, replicated returns an error.
-func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) (store.Replicated, *ownWrite, error) {
+func (c *Cluster) replicated(key string, kv *mvccpb.KeyValue) (store.Replicated, *pendingWrite, error) {
 	change := store.Replicated{Key: key, Rev: kv.ModRevision, CreateRev: kv.CreateRevision}
-	own := c.own.find(kv, false)
+	own := c.pending.find(kv, false)
 	var stored layout.Document
 	if own != nil {
 		stored, change.Author = own.stored, own.author
@@ -265,9 +265,9 @@ func (c *Cluster) decode(key string, kv *mvccpb.KeyValue) (layout.Document, erro
 	}
 	if err != nil {
 		switch n := c.unreadable.Add(1); {
-		case n < unreadableTold:
+		case n < maxUnreadableLogged:
 			c.log.Error().Err(err).Str("key", string(kv.Key)).Msg("an object in etcd cannot be read")
-		case n == unreadableTold:
+		case n == maxUnreadableLogged:
 			c.log.Error().Msg("more objects in etcd cannot be read: /readyz shows their number, a GET the reason")
 		}
 	}
@@ -314,7 +314,7 @@ func (c *Cluster) fill(ctx context.Context) error {
 	if err := c.st.FinishFill(ctx, at); err != nil {
 		return err
 	}
-	c.own.forget()
+	c.pending.forget()
 	c.log.Info().Int("objects", objects).Int("checked", kept).Int64("revision", at).Stringer("took", time.Since(begun).Round(time.Millisecond)).Msg("the replica of etcd is complete")
 	return nil
 }

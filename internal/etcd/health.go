@@ -16,7 +16,7 @@ import (
 	"apilet/internal/store"
 )
 
-const checkWithin = 3 * time.Second
+const checkTimeout = 3 * time.Second
 
 // State describes the state of the cluster as of the last check.
 type State struct {
@@ -30,36 +30,36 @@ type State struct {
 // State returns the result of the last check, compared with the current revision of the replica.
 func (c *Cluster) State() State {
 	replica := c.st.Revision()
-	c.seen.mu.Lock()
-	defer c.seen.mu.Unlock()
-	s := State{Reachable: c.seen.reachable, NoSpace: c.noSpace.Load(), LagRevisions: max(0, c.seen.newest-replica)}
-	if c.seen.awaited > replica {
-		s.Lag = time.Since(c.seen.since)
+	c.health.mu.Lock()
+	defer c.health.mu.Unlock()
+	s := State{Reachable: c.health.reachable, NoSpace: c.noSpace.Load(), LagRevisions: max(0, c.health.newest-replica)}
+	if c.health.awaited > replica {
+		s.Lag = time.Since(c.health.since)
 	}
 	return s
 }
 
 // Check returns an error that explains why the most recent state cannot be read, or nil if it can.
 func (c *Cluster) Check() error {
-	ctx, cancel := context.WithTimeout(context.Background(), checkWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
 	rev, err := c.newest.get(ctx)
-	c.seen.note(rev, err, c.st.Revision())
+	c.health.note(rev, err, c.st.Revision())
 	if err == nil {
 		if err = c.reach(ctx, rev); err == nil {
-			c.seen.note(rev, nil, c.st.Revision())
+			c.health.note(rev, nil, c.st.Revision())
 			return nil
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("the replica is at revision %d and etcd at %d: look at the replica's disk and the way to etcd", c.st.Revision(), rev)
+			err = fmt.Errorf("the replica is at revision %d and etcd at %d: check the replica's disk and the connection to etcd", c.st.Revision(), rev)
 		}
 	}
 	if why := c.cfg.probe(context.Background()); why != nil {
 		err = fmt.Errorf("%w: %w", err, why)
-	} else if trouble := c.trouble.Load(); trouble != nil {
+	} else if trouble := c.watchError.Load(); trouble != nil {
 		err = fmt.Errorf("%w: %s", err, *trouble)
 	}
-	return fmt.Errorf("%w (reads with resourceVersion=0 and watches go on with what the replica has; all comes back by itself once etcd does)", err)
+	return fmt.Errorf("%w (the replica still serves watches and reads with resourceVersion=0; the server recovers automatically with etcd)", err)
 }
 
 // WithinQuota returns an error if etcd rejects writes because of its quota, according to the last
@@ -68,17 +68,17 @@ func (c *Cluster) WithinQuota() error {
 	if !c.noSpace.Load() {
 		return nil
 	}
-	return fmt.Errorf("%w: compact and defragment etcd or raise its --quota-backend-bytes, then `etcdctl alarm disarm`; deletes are still taken", rpctypes.ErrNoSpace)
+	return fmt.Errorf("%w: compact and defragment etcd or raise its --quota-backend-bytes, then `etcdctl alarm disarm`; deletes are still accepted", rpctypes.ErrNoSpace)
 }
 
 // noteSpace records whether a write found etcd out of space. Successful deletes are ignored,
 // because etcd accepts them even if the quota is exceeded.
 func (c *Cluster) noteSpace(op store.ChangeOp, err error) {
-	var said rpctypes.EtcdError
+	var etcdErr rpctypes.EtcdError
 	switch {
 	case err == nil && op != store.OpDelete:
 		c.noSpace.Store(false)
-	case errors.As(err, &said) && errors.Is(said, rpctypes.ErrNoSpace):
+	case errors.As(err, &etcdErr) && errors.Is(etcdErr, rpctypes.ErrNoSpace):
 		c.noSpace.Store(true)
 	}
 }

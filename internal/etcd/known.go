@@ -13,7 +13,7 @@ import (
 const dependenciesKnown = 1024 // maximum number of cached namespaces and definitions
 
 // A sighting is the latest known state of etcd.
-type sighting struct {
+type healthState struct {
 	mu        sync.Mutex // guards the fields below
 	reachable bool
 	newest    int64     // newest revision of etcd
@@ -22,7 +22,7 @@ type sighting struct {
 }
 
 // note updates the sighting with the result of a read and the current revision of the replica.
-func (s *sighting) note(newest int64, err error, replica int64) {
+func (s *healthState) note(newest int64, err error, replica int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reachable = err == nil

@@ -38,13 +38,13 @@ func (c *Cluster) Lead(ctx context.Context, work func(context.Context)) {
 	for ctx.Err() == nil {
 		if err := c.leadOnce(ctx, work); err != nil && ctx.Err() == nil {
 			c.log.Warn().Err(err).Msg("cannot get the leader's lease")
-			rest(ctx, retryAfter)
+			sleep(ctx, retryAfter)
 		}
 	}
 }
 
 func (c *Cluster) leadOnce(ctx context.Context, work func(context.Context)) error {
-	granting, cancel := context.WithTimeout(ctx, patience)
+	granting, cancel := context.WithTimeout(ctx, writeTimeout)
 	lease, err := c.client.Grant(granting, leaseSeconds)
 	cancel()
 	if err != nil {
@@ -63,7 +63,7 @@ func (c *Cluster) leadOnce(ctx context.Context, work func(context.Context)) erro
 	election := concurrency.NewElection(session, c.private("leader"))
 	campaign, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(session.Ctx(), cancel)
-	err = run(campaign, election)
+	err = runElection(campaign, election)
 	stop()
 	cancel()
 	if err != nil {
@@ -77,10 +77,11 @@ func (c *Cluster) leadOnce(ctx context.Context, work func(context.Context)) erro
 	return nil
 }
 
-// run campaigns until the election is won or ctx ends. If Campaign is canceled, it tries to delete
-// its key, which can block until etcd responds. Therefore run does not wait for Campaign to return.
-// It returns when etcd responds or the client is closed, and the expiry of the lease cleans up.
-func run(ctx context.Context, election *concurrency.Election) error {
+// runElection campaigns until the election is won or ctx ends. If Campaign is canceled, it tries to
+// delete its key, which can block until etcd responds. Therefore run does not wait for Campaign to
+// return. It returns when etcd responds or the client is closed, and the expiry of the lease cleans
+// up.
+func runElection(ctx context.Context, election *concurrency.Election) error {
 	won := make(chan error, 1)
 	go func() { won <- election.Campaign(ctx, "") }()
 	select {
@@ -113,7 +114,7 @@ func (c *Cluster) compact(ctx context.Context) {
 	}
 	version, rev := int64(0), int64(0)
 	for {
-		rest(ctx, c.cfg.CompactionInterval)
+		sleep(ctx, c.cfg.CompactionInterval)
 		if ctx.Err() != nil {
 			return
 		}
@@ -127,7 +128,7 @@ func (c *Cluster) compact(ctx context.Context) {
 // compactTo compacts to rev if no server has done so since the key had the given version. It
 // returns the key's version and the current revision.
 func (c *Cluster) compactTo(ctx context.Context, version, rev int64) (int64, int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	answer, err := c.client.Txn(ctx).If(clientv3.Compare(clientv3.Version(compactionKey), "=", version)).
 		Then(clientv3.OpPut(compactionKey, strconv.FormatInt(rev, 10))).Else(clientv3.OpGet(compactionKey)).Commit()

@@ -20,7 +20,7 @@ import (
 var errLeftOut = errors.New("--etcd-servers: this program was built without etcd (-tags noetcd)")
 
 // ErrLost is never returned in this build.
-var ErrLost = errors.New("the replica cannot go on")
+var ErrLost = errors.New("the replica cannot continue")
 
 // Config holds the values of the flags.
 type Config struct {

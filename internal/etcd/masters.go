@@ -34,7 +34,7 @@ const (
 )
 
 // An announcement is used to register the address of this server in etcd.
-type announcement struct {
+type registration struct {
 	*Cluster
 	own   netip.Addr
 	lease clientv3.LeaseID // 0 means none
@@ -45,8 +45,8 @@ type announcement struct {
 // Before it returns, it calls reconcile without its own address. The argument entering is true
 // until reconcile has succeeded for the first time.
 func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(ctx context.Context, live []netip.Addr, entering bool) error) {
-	a := &announcement{Cluster: c, own: own}
-	entering, told := true, false
+	a := &registration{Cluster: c, own: own}
+	entering, logged := true, false
 	for ctx.Err() == nil {
 		err := a.keep(ctx)
 		var live []netip.Addr
@@ -57,13 +57,13 @@ func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(c
 			err = reconcile(ctx, live, entering)
 		}
 		if pause := masterEvery; err != nil {
-			if !told && ctx.Err() == nil {
+			if !logged && ctx.Err() == nil {
 				c.log.Warn().Err(err).Msg("cannot add this server to the endpoints of Service default/kubernetes; retrying")
 			}
-			told = true
-			rest(ctx, retryAfter)
+			logged = true
+			sleep(ctx, retryAfter)
 		} else {
-			entering, told = false, false
+			entering, logged = false, false
 			a.await(ctx, pause)
 		}
 	}
@@ -75,7 +75,7 @@ func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(c
 }
 
 // await waits until a server is added or removed, ctx ends, or the given time has passed.
-func (a *announcement) await(ctx context.Context, most time.Duration) {
+func (a *registration) await(ctx context.Context, most time.Duration) {
 	late := time.NewTimer(most)
 	defer late.Stop()
 	select {
@@ -85,13 +85,13 @@ func (a *announcement) await(ctx context.Context, most time.Duration) {
 	}
 }
 
-func (a *announcement) key() string { return a.mastersKey() + a.own.String() }
+func (a *registration) key() string { return a.mastersKey() + a.own.String() }
 
 func (c *Cluster) mastersKey() string { return c.lay.Prefix() + mastersFolder }
 
 // keep renews the lease and makes sure that the key exists.
-func (a *announcement) keep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (a *registration) keep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	if a.lease != 0 {
 		_, err := a.client.KeepAliveOnce(ctx, a.lease)
@@ -114,14 +114,14 @@ func (a *announcement) keep(ctx context.Context) error {
 	return a.enter(ctx)
 }
 
-func (a *announcement) enter(ctx context.Context) error {
+func (a *registration) enter(ctx context.Context) error {
 	value := fmt.Sprintf(`{"kind":"Endpoints","apiVersion":"v1","metadata":{},"subsets":[{"addresses":[{"ip":%q}]}]}`, a.own)
 	_, err := a.client.Put(ctx, a.key(), value, clientv3.WithLease(a.lease))
 	return err
 }
 
 // leave revokes the lease. The key is not removed if it has been taken over by another server.
-func (a *announcement) leave(ctx context.Context, reconcile func(ctx context.Context, live []netip.Addr, entering bool) error) error {
+func (a *registration) leave(ctx context.Context, reconcile func(ctx context.Context, live []netip.Addr, entering bool) error) error {
 	if a.lease == 0 {
 		return nil
 	}
@@ -137,7 +137,7 @@ func (a *announcement) leave(ctx context.Context, reconcile func(ctx context.Con
 
 // Servers returns the addresses of all running servers.
 func (c *Cluster) Servers(ctx context.Context) ([]netip.Addr, error) {
-	ctx, cancel := context.WithTimeout(ctx, readPatience)
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	answer, err := c.client.Get(ctx, c.mastersKey(), clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {

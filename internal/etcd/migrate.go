@@ -42,13 +42,13 @@ import (
 )
 
 const (
-	batchOps      = 100       // etcd's default limit is 128
-	batchBytes    = 512 << 10 // etcd's limit is 1.5 MiB
-	batchesAtOnce = 8
-	placesAtOnce  = 128 // number of objects written to a file concurrently, to share commits
-	failuresTold  = 10  // maximum number of errors reported for a page of objects
-	underWay      = "under way"
-	finished      = "finished"
+	batchOps            = 100       // etcd's default limit is 128
+	batchBytes          = 512 << 10 // etcd's limit is 1.5 MiB
+	batchesAtOnce       = 8
+	placesAtOnce        = 128 // number of objects written to a file concurrently, to share commits
+	maxFailuresReported = 10  // maximum number of errors reported for a page of objects
+	underWay            = "under way"
+	finished            = "finished"
 )
 
 // A migration is the value of the mark for a migration.
@@ -64,7 +64,7 @@ func (m migration) String() string {
 
 // checkMigrated returns an error if the migration into the prefix is incomplete.
 func (c *Cluster) checkMigrated(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	answer, err := c.client.Get(ctx, c.private("migration"))
 	if err != nil {
@@ -151,7 +151,7 @@ func idOf(st *store.Store) []byte {
 
 // beginMigration writes the mark to an empty prefix, or finds the mark of the same file.
 func beginMigration(ctx context.Context, cfg Config, client *clientv3.Client, mark migration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	prefix, key := cfg.Layout.Prefix(), private(cfg.Layout, "migration")
 	empty := clientv3.Compare(clientv3.CreateRevision(prefix), "=", 0).WithRange(clientv3.GetPrefixRangeEnd(prefix))
@@ -181,16 +181,16 @@ func beginMigration(ctx context.Context, cfg Config, client *clientv3.Client, ma
 	if kv := found(answer, 1); kv != nil {
 		first = string(kv.Key)
 	}
-	return fmt.Errorf("%s is in use: it holds %s; choose another --etcd-prefix, or an etcd that has nothing there", prefix, first)
+	return fmt.Errorf("%s is in use: it contains %s; choose another --etcd-prefix or another etcd", prefix, first)
 }
 
 func finishMigration(ctx context.Context, cfg Config, client *clientv3.Client, mark migration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	key, done := private(cfg.Layout, "migration"), migration{From: mark.From, State: finished}
 	answer, err := client.Txn(ctx).If(clientv3.Compare(clientv3.Value(key), "=", mark.String())).Then(clientv3.OpPut(key, done.String())).Commit()
 	if err == nil && !answer.Succeeded {
-		err = fmt.Errorf("%s was changed by somebody else", key)
+		err = fmt.Errorf("%s was changed by another client", key)
 	}
 	return err
 }
@@ -317,7 +317,7 @@ func putBatch(ctx context.Context, cfg Config, client *clientv3.Client, batch []
 }
 
 func inUse(key string) error {
-	return fmt.Errorf("somebody else writes to the same prefix: %s is there, and is not what was to be written", key)
+	return fmt.Errorf("another client writes to the same prefix: %s exists with other content", key)
 }
 
 func putNew(ctx context.Context, client *clientv3.Client, batch []entry) (*clientv3.TxnResponse, error) {
@@ -444,15 +444,15 @@ func placeAll(ctx context.Context, cfg Config, st *store.Store, kvs []*mvccpb.Ke
 			if failure := place(ctx, cfg, st, key, kv.Value); failure != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				if failures++; failures <= failuresTold {
+				if failures++; failures <= maxFailuresReported {
 					err = errors.Join(err, failure)
 				}
 			}
 		})
 	}
 	running.Wait()
-	if failures > failuresTold {
-		err = fmt.Errorf("%w\nand %d more", err, failures-failuresTold)
+	if failures > maxFailuresReported {
+		err = fmt.Errorf("%w\nand %d more", err, failures-maxFailuresReported)
 	}
 	return placed, others, err
 }

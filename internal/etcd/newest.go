@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-const readPatience = 5 * time.Second // time limit of a read of the newest revision
+const readTimeout = 5 * time.Second // time limit of a read of the newest revision
 
 // newestReads shares linearizable reads between callers.
 type newestReads struct {
@@ -68,7 +68,7 @@ func (n *newestReads) run() {
 		if round == nil {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), readPatience)
+		ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 		round.rev, round.err = n.read(ctx)
 		cancel()
 		close(round.done)

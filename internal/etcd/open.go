@@ -40,16 +40,16 @@ func Open(ctx context.Context, cfg Config) (*Cluster, error) {
 
 // identify reads the cluster's id and lineage. It waits for etcd if etcd is still starting.
 func (c *Cluster) identify(starting context.Context) error {
-	ctx, cancel := context.WithTimeout(starting, contactWithin)
+	ctx, cancel := context.WithTimeout(starting, contactTimeout)
 	defer cancel()
 	fresh, begun := make([]byte, 16), time.Now()
 	rand.Read(fresh)
-	for told := ""; ; {
+	for logged := ""; ; {
 		var kept []byte
 		var header *pb.ResponseHeader
 		err := c.cfg.probe(ctx)
 		if err == nil {
-			kept, header, err = c.keep(ctx, "lineage", fresh)
+			kept, header, err = c.storedOrCreate(ctx, "lineage", fresh)
 		}
 		if err == nil && len(kept) == len(c.lineage) {
 			copy(c.lineage[:], kept)
@@ -57,22 +57,22 @@ func (c *Cluster) identify(starting context.Context) error {
 			return nil
 		}
 		if err == nil {
-			return fmt.Errorf("%s holds no lineage", c.private("lineage"))
+			return fmt.Errorf("%s contains no lineage", c.private("lineage"))
 		}
 		if errors.Is(err, errMisconfigured) {
 			return err
 		}
 		if starting.Err() != nil {
-			return fmt.Errorf("it did not answer in the %v until the wait was ended: %w", time.Since(begun).Round(time.Second), err)
+			return fmt.Errorf("it did not respond in %v, until the server was stopped: %w", time.Since(begun).Round(time.Second), err)
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("it did not answer within %v: %w", contactWithin, err)
+			return fmt.Errorf("it did not respond within %v: %w", contactTimeout, err)
 		}
-		if why := err.Error(); why != told {
-			told = why
+		if why := err.Error(); why != logged {
+			logged = why
 			c.log.Warn().Err(err).Strs("servers", c.cfg.Servers).Msg("etcd does not respond; retrying")
 		}
-		rest(ctx, retryAfter)
+		sleep(ctx, retryAfter)
 	}
 }
 
@@ -94,7 +94,7 @@ func (c *Cluster) Replica() *store.Replica {
 		},
 		Behind: apierrors.NewTimeoutError("this server's replica does not keep up with etcd", 1),
 		Share: func(ctx context.Context, name string, fresh []byte) ([]byte, error) {
-			kept, _, err := c.keep(ctx, "secrets/"+name, fresh)
+			kept, _, err := c.storedOrCreate(ctx, "secrets/"+name, fresh)
 			return kept, err
 		},
 		Tombstone: lastState,

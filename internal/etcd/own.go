@@ -24,14 +24,14 @@ import (
 	"apilet/internal/store"
 )
 
-const settledWithin = time.Second // how long an event waits for the response to its Txn
+const settleTimeout = time.Second // how long an event waits for the response to its Txn
 
-// An ownWrite is a pending write of this server.
-type ownWrite struct {
-	value  []byte // nil for a deletion
-	stored layout.Document
-	author store.Author
-	told   int64 // revision of the event attributed to this write; guarded by ownWrites.mu
+// An pendingWrite is a pending write of this server.
+type pendingWrite struct {
+	value    []byte // nil for a deletion
+	stored   layout.Document
+	author   store.Author
+	eventRev int64 // revision of the event attributed to this write; guarded by pendingWrites.mu
 
 	once    sync.Once
 	settled chan struct{} // closed when rev is set
@@ -39,16 +39,16 @@ type ownWrite struct {
 }
 
 // settle sets the revision of the change. Only the first call has an effect.
-func (own *ownWrite) settle(rev int64) {
+func (own *pendingWrite) settle(rev int64) {
 	own.once.Do(func() {
 		own.rev = rev
 		close(own.settled)
 	})
 }
 
-// at reports whether the change was committed at the given revision. If there is no response to the
-// Txn yet, known is false.
-func (own *ownWrite) at(rev int64) (same, known bool) {
+// committedAt reports whether the change was committed at the given revision. If there is no
+// response to the Txn yet, known is false.
+func (own *pendingWrite) committedAt(rev int64) (same, known bool) {
 	select {
 	case <-own.settled:
 		return own.rev == rev, true
@@ -57,25 +57,26 @@ func (own *ownWrite) at(rev int64) (same, known bool) {
 	}
 }
 
-// ownWrites keeps track of the writes by this server that have not been added to the replica yet.
-type ownWrites struct {
-	mu    sync.Mutex             // guards byKey
-	byKey map[string][]*ownWrite // by key in etcd
+// pendingWrites keeps track of the writes by this server that have not been added to the replica
+// yet.
+type pendingWrites struct {
+	mu    sync.Mutex                 // guards byKey
+	byKey map[string][]*pendingWrite // by key in etcd
 }
 
-func (o *ownWrites) add(key string, own *ownWrite) {
+func (o *pendingWrites) add(key string, own *pendingWrite) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.byKey == nil {
-		o.byKey = map[string][]*ownWrite{}
+		o.byKey = map[string][]*pendingWrite{}
 	}
 	o.byKey[key] = append(o.byKey[key], own)
 }
 
-func (o *ownWrites) remove(key string, own *ownWrite) {
+func (o *pendingWrites) remove(key string, own *pendingWrite) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	left := slices.DeleteFunc(o.byKey[key], func(other *ownWrite) bool { return other == own })
+	left := slices.DeleteFunc(o.byKey[key], func(other *pendingWrite) bool { return other == own })
 	if len(left) == 0 {
 		delete(o.byKey, key)
 		return
@@ -85,7 +86,7 @@ func (o *ownWrites) remove(key string, own *ownWrite) {
 
 // forget removes all writes. It is called after the replica has been filled, because their events
 // will not be received.
-func (o *ownWrites) forget() {
+func (o *pendingWrites) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	clear(o.byKey)
@@ -94,27 +95,27 @@ func (o *ownWrites) forget() {
 // find returns the write that caused an event, or nil if another server did. The caller removes the
 // write after the replica has stored the event. If the replica cannot store it, the event arrives
 // again.
-func (o *ownWrites) find(kv *mvccpb.KeyValue, deleted bool) *ownWrite {
-	likely := o.likely(kv, deleted)
+func (o *pendingWrites) find(kv *mvccpb.KeyValue, deleted bool) *pendingWrite {
+	likely := o.candidates(kv, deleted)
 	if len(likely) == 0 {
 		return nil
 	}
 	own := likely[0]
 	if len(likely) > 1 || deleted {
-		own = o.whose(kv, likely)
+		own = o.awaitWriter(kv, likely)
 	}
 	if own != nil {
 		o.mu.Lock()
-		own.told = kv.ModRevision
+		own.eventRev = kv.ModRevision
 		o.mu.Unlock()
 	}
 	return own
 }
 
-// whose waits for the Txns of several candidates. A candidate that is still unsettled after the
-// time limit is attributed to another server.
-func (o *ownWrites) whose(kv *mvccpb.KeyValue, likely []*ownWrite) *ownWrite {
-	late := time.NewTimer(settledWithin)
+// awaitWriter waits for the Txns of several candidates. A candidate that is still unsettled after
+// the time limit is attributed to another server.
+func (o *pendingWrites) awaitWriter(kv *mvccpb.KeyValue, likely []*pendingWrite) *pendingWrite {
+	late := time.NewTimer(settleTimeout)
 	defer late.Stop()
 	for _, own := range likely {
 		select {
@@ -122,7 +123,7 @@ func (o *ownWrites) whose(kv *mvccpb.KeyValue, likely []*ownWrite) *ownWrite {
 		case <-late.C:
 			late.Reset(0)
 		}
-		same, known := own.at(kv.ModRevision)
+		same, known := own.committedAt(kv.ModRevision)
 		if same {
 			return own
 		}
@@ -133,16 +134,16 @@ func (o *ownWrites) whose(kv *mvccpb.KeyValue, likely []*ownWrite) *ownWrite {
 	return nil
 }
 
-// likely returns the writes that may have caused an event, or only one if it is certain.
-func (o *ownWrites) likely(kv *mvccpb.KeyValue, deleted bool) (found []*ownWrite) {
+// candidates returns the writes that may have caused an event, or only one if it is certain.
+func (o *pendingWrites) candidates(kv *mvccpb.KeyValue, deleted bool) (found []*pendingWrite) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, own := range o.byKey[string(kv.Key)] {
-		same, known := own.at(kv.ModRevision)
+		same, known := own.committedAt(kv.ModRevision)
 		if same {
-			return []*ownWrite{own}
+			return []*pendingWrite{own}
 		}
-		if !known && (own.told == 0 || own.told == kv.ModRevision) && (own.value == nil) == deleted && bytes.Equal(own.value, kv.Value) {
+		if !known && (own.eventRev == 0 || own.eventRev == kv.ModRevision) && (own.value == nil) == deleted && bytes.Equal(own.value, kv.Value) {
 			found = append(found, own)
 		}
 	}

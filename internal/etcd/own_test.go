@@ -10,8 +10,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-func aWrite(value string) *ownWrite {
-	own := &ownWrite{settled: make(chan struct{})}
+func aWrite(value string) *pendingWrite {
+	own := &pendingWrite{settled: make(chan struct{})}
 	if value != "" {
 		own.value = []byte(value)
 	}
@@ -47,8 +47,8 @@ func TestWhoseAnEventIs(t *testing.T) {
 		"nothing of ours":                         {want: -1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var own ownWrites
-			var writes []*ownWrite
+			var own pendingWrites
+			var writes []*pendingWrite
 			settle := func() {
 				for i, w := range writes {
 					if c.settled[i] >= 0 {
@@ -63,7 +63,7 @@ func TestWhoseAnEventIs(t *testing.T) {
 			if c.before {
 				settle()
 			} else {
-				time.AfterFunc(settledWithin/2, settle)
+				time.AfterFunc(settleTimeout/2, settle)
 			}
 			got := own.find(event(c.value, 7), c.value == "")
 			if again := own.find(event(c.value, 7), c.value == ""); again != got {
@@ -81,7 +81,7 @@ func TestWhoseAnEventIs(t *testing.T) {
 				t.Errorf("%s: %d writes wait for their events, want %d", name, left, c.left)
 			}
 			synctest.Wait()
-			time.Sleep(settledWithin) // the timer of this test ends
+			time.Sleep(settleTimeout) // the timer of this test ends
 		})
 	}
 }

@@ -19,19 +19,19 @@ import (
 	"time"
 )
 
-const probeWithin = 3 * time.Second
+const probeTimeout = 3 * time.Second
 
 // helloHTTP2 is the HTTP/2 client preface with empty settings. A server responds with its own
 // settings.
 const helloHTTP2 = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 // errMisconfigured reports a problem of certificates or URL schemes, which does not resolve itself.
-var errMisconfigured = errors.New("to try again is of no use")
+var errMisconfigured = errors.New("retrying does not help")
 
 // probe connects to every server. It returns nil if at least one of them responds like etcd. The
 // error wraps errMisconfigured if a server rejects the configuration.
 func (cfg *Config) probe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, probeWithin)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	found := make(chan error, len(cfg.Servers))
 	for _, server := range cfg.Servers {
@@ -77,11 +77,11 @@ func (cfg *Config) probeServer(ctx context.Context, server string) error {
 func probePlain(conn net.Conn, server string) error {
 	answer, err := firstWords(conn)
 	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s hangs up: perhaps it speaks TLS (https://)", server)
+		return fmt.Errorf("%s closes the connection: it may require TLS (https://)", server)
 	}
 	// an alert of TLS, or an HTTP page with an error
 	if err == nil && (answer[0] == 0x15 || bytes.HasPrefix(answer, []byte("HTTP/1"))) {
-		return fmt.Errorf("%s speaks TLS: write https:// (%w)", server, errMisconfigured)
+		return fmt.Errorf("%s requires TLS: use https:// (%w)", server, errMisconfigured)
 	}
 	return err
 }
@@ -102,13 +102,13 @@ func probeTLS(ctx context.Context, conn *tls.Conn, server string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &unverified) || errors.As(err, &unknown):
-		return fmt.Errorf("%s: %w (--etcd-cafile says which authorities may vouch for it; %w)", server, err, errMisconfigured)
+		return fmt.Errorf("%s: %w (--etcd-cafile sets the CAs that verify it; %w)", server, err, errMisconfigured)
 	case errors.Is(err, io.EOF):
-		return fmt.Errorf("%s hangs up: perhaps it speaks no TLS (http://)", server)
+		return fmt.Errorf("%s closes the connection: it may not use TLS (http://)", server)
 	case errors.As(err, &record):
-		return fmt.Errorf("%s speaks no TLS: write http:// (%w)", server, errMisconfigured)
+		return fmt.Errorf("%s does not use TLS: use http:// (%w)", server, errMisconfigured)
 	case errors.As(err, &alert) || errors.As(err, &refused) && refused.Op == "remote error":
-		return fmt.Errorf("%s: %w (etcd wants a certificate of an authority of its own: --etcd-certfile and --etcd-keyfile; %w)", server, err, errMisconfigured)
+		return fmt.Errorf("%s: %w (etcd requires a client certificate of its own CA: --etcd-certfile and --etcd-keyfile; %w)", server, err, errMisconfigured)
 	}
 	return fmt.Errorf("%s: %w", server, err)
 }

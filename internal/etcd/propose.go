@@ -41,7 +41,7 @@ type proposal struct {
 	store.Change
 	key  string // key in etcd
 	op   clientv3.Op
-	own  *ownWrite
+	own  *pendingWrite
 	with []*proposal // additional updates in the same Txn
 }
 
@@ -51,7 +51,7 @@ var errAlone = errors.New("what goes with the change has changed")
 // propose writes the given change to etcd and returns the new revision. It tries again if only an
 // additional update was in conflict.
 func (c *Cluster) propose(ctx context.Context, change store.Change) (rev int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	for {
 		if rev, err = c.proposeOnce(ctx, change); err != errAlone {
@@ -81,7 +81,7 @@ func (c *Cluster) proposeOnce(ctx context.Context, change store.Change) (rev int
 	}
 	all := append([]*proposal{p}, p.with...)
 	for _, p := range all {
-		c.own.add(p.key, p.own)
+		c.pending.add(p.key, p.own)
 	}
 	if change.Op == store.OpCreate {
 		rev, err = c.create(ctx, p)
@@ -91,7 +91,7 @@ func (c *Cluster) proposeOnce(ctx context.Context, change store.Change) (rev int
 	p.settle(0)                               // if the Txn failed
 	if err != nil || rev <= c.st.Revision() { // the event has already arrived
 		for _, p := range all {
-			c.own.remove(p.key, p.own)
+			c.pending.remove(p.key, p.own)
 		}
 	}
 	return rev, err
@@ -102,7 +102,7 @@ func (c *Cluster) prepare(change store.Change) (*proposal, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &proposal{Change: change, key: key, op: clientv3.OpDelete(key), own: &ownWrite{author: change.Author, settled: make(chan struct{})}}
+	p := &proposal{Change: change, key: key, op: clientv3.OpDelete(key), own: &pendingWrite{author: change.Author, settled: make(chan struct{})}}
 	if change.Op != store.OpDelete {
 		value, err := c.lay.Encode(change.Key, change.JSON)
 		if err != nil {
@@ -161,11 +161,11 @@ func (c *Cluster) create(ctx context.Context, p *proposal) (int64, error) {
 			if err != nil {
 				return 0, err
 			}
-			c.needed.put(d.key, at)
+			c.dependencies.put(d.key, at)
 			moved, d.at = moved || at != d.at, at
 		}
 		if found(answer, 0) != nil || !moved {
-			return 0, c.taken(ctx, p, answer)
+			return 0, c.createConflict(ctx, p, answer)
 		}
 		if round == dependencyRounds {
 			return 0, fmt.Errorf("%s changes all the time", needed[len(needed)-1].key)
@@ -199,9 +199,9 @@ func (c *Cluster) dependenciesOf(ctx context.Context, p *proposal) (all []*depen
 	return all, nil
 }
 
-// taken returns the error for a create if the object already exists, or if there was a conflict
-// with an additional update.
-func (c *Cluster) taken(ctx context.Context, p *proposal, answer *clientv3.TxnResponse) error {
+// createConflict returns the error for a create if the object already exists, or if there was a
+// conflict with an additional update.
+func (c *Cluster) createConflict(ctx context.Context, p *proposal, answer *clientv3.TxnResponse) error {
 	p.settle(0)
 	if err := c.reach(ctx, answer.Header.Revision); err != nil {
 		return failed(err)
@@ -218,11 +218,11 @@ func (c *Cluster) taken(ctx context.Context, p *proposal, answer *clientv3.TxnRe
 // dependencyAt returns the mod revision of a dependency as known locally. If it is outdated, the
 // Txn fails and returns the current one. It reads from etcd before it reports a missing dependency.
 func (c *Cluster) dependencyAt(ctx context.Context, d *dependency) (int64, error) {
-	if at, ok := c.needed.get(d.key); ok {
+	if at, ok := c.dependencies.get(d.key); ok {
 		return at, nil
 	}
 	if rec, err := c.st.Get(d.key); err == nil && !rec.Deleting {
-		c.needed.put(d.key, rec.Rev)
+		c.dependencies.put(d.key, rec.Rev)
 		return rec.Rev, nil
 	}
 	answer, err := c.client.Get(ctx, d.etcdKey)
@@ -278,7 +278,7 @@ func (c *Cluster) commit(ctx context.Context, p *proposal, holds []clientv3.Cmp,
 	}
 	if answer.Succeeded {
 		p.settle(answer.Header.Revision)
-		c.expect(answer.Header.Revision)
+		c.noteWritten(answer.Header.Revision)
 	}
 	return answer, nil
 }

@@ -23,11 +23,11 @@ const takenMessages = 256 // maximum number of messages waiting for the replica;
 
 // A watchStream is an open watch.
 type watchStream struct {
-	stream  pb.Watch_WatchClient
-	cancel  context.CancelFunc
-	arrived chan *pb.WatchResponse // closed at the end of the stream
-	err     error                  // the reason for the end of the stream, set before arrived is closed
-	begun   atomic.Bool            // a message has arrived
+	stream   pb.Watch_WatchClient
+	cancel   context.CancelFunc
+	arrived  chan *pb.WatchResponse // closed at the end of the stream
+	err      error                  // the reason for the end of the stream, set before arrived is closed
+	received atomic.Bool            // a message has arrived
 }
 
 // openWatch watches all keys below the prefix, starting at revision from. The caller must close the
@@ -60,7 +60,7 @@ func (w *watchStream) receive(ctx context.Context) {
 			w.err = broken{rpctypes.Error(err)}
 			return
 		}
-		w.begun.Store(true)
+		w.received.Store(true)
 		select {
 		case w.arrived <- news:
 		case <-ctx.Done():
@@ -95,7 +95,7 @@ func mayResume(err error) bool {
 func refusal(news *pb.WatchResponse) error {
 	switch {
 	case news.Header == nil:
-		return broken{errors.New("etcd's watch has told something without a revision")}
+		return broken{errors.New("etcd's watch has sent a response without a revision")}
 	case news.CompactRevision != 0:
 		return rpctypes.ErrCompacted
 	case news.Canceled && news.CancelReason != "":

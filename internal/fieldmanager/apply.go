@@ -110,7 +110,7 @@ func (o *Manager) applyFast(live scheme.Object, wanted *unstructured.Unstructure
 	if !ok || by.Manager == "kubectl" && merged.GetAnnotations()[lastApplied] != "" {
 		return nil, false
 	}
-	if !m.changed && !m.grown {
+	if !m.changed && !m.addsFields {
 		return merged, true
 	}
 	since := m.since               // if the object is not changed, the time is not updated
@@ -139,7 +139,7 @@ func (m *merger) readEntries(o *Manager, entries []metav1.ManagedFieldsEntry, by
 			return false
 		}
 		if before := entry.FieldsV1.GetRawBytes(); !bytes.Equal(before, fields) {
-			if m.grown, m.since = true, entry.Time; !o.within(before, fields) {
+			if m.addsFields, m.since = true, entry.Time; !o.within(before, fields) {
 				return false
 			}
 		}

@@ -14,8 +14,8 @@ import (
 
 // An anyValue is a decoded JSON value, or is missing.
 type anyValue struct {
-	v     any
-	there bool
+	v      any
+	exists bool
 }
 
 // visitAny compares a member or an element.
@@ -25,7 +25,7 @@ func (c *comparison) visitAny(kind byte, text string, t smd.TypeRef, was, is any
 	}
 	at := c.open(kind, text)
 	c.anything(at, t, was, is)
-	c.close(at, was.there, is.there)
+	c.close(at, was.exists, is.exists)
 }
 
 // anything compares the values of the open node.
@@ -46,7 +46,7 @@ func (c *comparison) anything(at int, t smd.TypeRef, was, is anyValue) {
 	default:
 		c.check(t, was)
 		c.check(t, is)
-		if was.there && is.there && !c.equalAny(was.v, is.v) {
+		if was.exists && is.exists && !c.equalAny(was.v, is.v) {
 			c.leaf(at)
 		}
 	}
@@ -58,7 +58,7 @@ func (c *comparison) anything(at int, t smd.TypeRef, was, is anyValue) {
 func onlyKind(atom smd.Atom, values ...anyValue) (_ smd.Atom, ok bool) {
 	several := atom.Scalar != nil && (atom.List != nil || atom.Map != nil) || atom.List != nil && atom.Map != nil
 	for _, one := range values {
-		if !one.there {
+		if !one.exists {
 			continue
 		}
 		switch v := one.v.(type) {
@@ -116,8 +116,8 @@ func (c *comparison) anyMaps(at int, t *smd.Map, was, is anyValue) {
 			return
 		}
 		var a, b anyValue
-		a.v, a.there = old[name]
-		b.v, b.there = next[name]
+		a.v, a.exists = old[name]
+		b.v, b.exists = next[name]
 		if c.depth == 1 && name == "managedFields" && c.nodes[at].text == "metadata" {
 			continue // managedFields have no owner
 		}
@@ -131,7 +131,7 @@ func (c *comparison) emptyOrLong(at, lenWas, lenIs int, was, is anyValue) bool {
 	if max(lenWas, lenIs) > maxApplyElements {
 		c.failed = true
 	}
-	if lenWas == 0 && lenIs == 0 && was.there && is.there && (was.v == nil) != (is.v == nil) {
+	if lenWas == 0 && lenIs == 0 && was.exists && is.exists && (was.v == nil) != (is.v == nil) {
 		c.leaf(at)
 	}
 	return c.failed || lenWas == 0 && lenIs == 0
@@ -226,7 +226,7 @@ func (c *comparison) appendInt(out []byte, n int64) []byte {
 // check validates an atomic value as the library does. It fails if the schema lacks a field or if
 // a value has the wrong type.
 func (c *comparison) check(t smd.TypeRef, v anyValue) {
-	if c.failed || !v.there {
+	if c.failed || !v.exists {
 		return
 	}
 	atom, ok := c.types.Resolve(t)

@@ -322,12 +322,12 @@ func keyOfLive(types *smd.Schema, t *smd.List, element reflect.Value) (elementKe
 // necessary, and leaves the object partially written. It also fails if it would set a zero value
 // to zero, because the member may have been absent, which is a different state.
 type merger struct {
-	types    *smd.Schema
-	others   []metav1.ManagedFieldsEntry // entries of the other managers
-	replaced int                         // number of values replaced so far
-	changed  bool                        // a value differed from the body
-	grown    bool                        // whether fields are added to the entry
-	since    *metav1.Time                // time of the applier's entry
+	types      *smd.Schema
+	others     []metav1.ManagedFieldsEntry // entries of the other managers
+	replaced   int                         // number of values replaced so far
+	changed    bool                        // a value differed from the body
+	addsFields bool                        // whether fields are added to the entry
+	since      *metav1.Time                // time of the applier's entry
 }
 
 // merge writes wanted into live, which is at path. t is the type of live.

@@ -300,7 +300,7 @@ func (s fieldSet) without(d difference) (rest fieldSet, changed bool) {
 	if !s.meets(d, 0, int32(len(s)), 0, int32(len(d))) {
 		return s, false
 	}
-	m := minus{s: s, d: d, out: make(fieldSet, 0, len(s))}
+	m := subtraction{s: s, d: d, out: make(fieldSet, 0, len(s))}
 	m.level(0, int32(len(s)), 0, int32(len(d)))
 	return m.out, m.changed
 }
@@ -322,14 +322,14 @@ func (s fieldSet) meets(d difference, i, end, j, endD int32) bool {
 	return false
 }
 
-type minus struct {
+type subtraction struct {
 	s       fieldSet
 	d       difference
 	out     fieldSet
 	changed bool
 }
 
-func (m *minus) level(i, end, j, endD int32) {
+func (m *subtraction) level(i, end, j, endD int32) {
 	for ; i < end; i = m.s[i].end {
 		for j < endD && compareNodes(&m.d[j].fieldNode, &m.s[i]) < 0 {
 			j = m.d[j].end
@@ -348,7 +348,7 @@ func (m *minus) level(i, end, j, endD int32) {
 	}
 }
 
-func (m *minus) copy(i int32) {
+func (m *subtraction) copy(i int32) {
 	shift := int32(len(m.out)) - i
 	for _, n := range m.s[i:m.s[i].end] {
 		n.end += shift
@@ -368,14 +368,14 @@ func closed(s fieldSet, at int) fieldSet {
 
 // union returns the union of a and b.
 func union(a, b fieldSet) fieldSet {
-	u := plus{a: a, b: b, out: make(fieldSet, 0, len(a)+len(b))}
+	u := unionBuilder{a: a, b: b, out: make(fieldSet, 0, len(a)+len(b))}
 	u.level(0, int32(len(a)), 0, int32(len(b)))
 	return u.out
 }
 
-type plus struct{ a, b, out fieldSet }
+type unionBuilder struct{ a, b, out fieldSet }
 
-func (u *plus) level(i, endA, j, endB int32) {
+func (u *unionBuilder) level(i, endA, j, endB int32) {
 	for i < endA || j < endB {
 		order := 0
 		switch {
@@ -404,7 +404,7 @@ func (u *plus) level(i, endA, j, endB int32) {
 	}
 }
 
-func (u *plus) copy(s fieldSet, i int32) {
+func (u *unionBuilder) copy(s fieldSet, i int32) {
 	shift := int32(len(u.out)) - i
 	for _, n := range s[i:s[i].end] {
 		n.end += shift

@@ -88,9 +88,9 @@ func (o *Manager) track(old, next scheme.Object, manager, subresource string) (e
 	}
 	whole := c.nodes
 	seen := whole.without(o.resetPaths(subresource))
-	owners = o.taken(owners, seen, whole)
+	owners = o.removeChanged(owners, seen, whole)
 	if gained := seen.gained(); len(gained) > 0 {
-		owners = o.given(owners, gained, cmp.Or(manager, "unknown"), subresource)
+		owners = o.addToWriter(owners, gained, cmp.Or(manager, "unknown"), subresource)
 	}
 	if owners, ok = capped(owners); !ok {
 		return nil, false
@@ -271,10 +271,10 @@ func valid(types *typed.ParseableType, obj scheme.Object) bool {
 
 // ---- updates of the entries
 
-// taken removes the changed fields from the entries. Entries of this version keep the fields that
-// such a write does not change (see resets). If the entry is of another version, these fields are
-// also removed, which is the same in the library.
-func (o *Manager) taken(owners []owner, seen, whole difference) []owner {
+// removeChanged removes the changed fields from the entries. Entries of this version keep the
+// fields that such a write does not change (see resets). If the entry is of another version, these
+// fields are also removed, which is the same in the library.
+func (o *Manager) removeChanged(owners []owner, seen, whole difference) []owner {
 	own := o.Kind.GroupVersion().String()
 	kept := owners[:0]
 	for _, one := range owners {
@@ -294,8 +294,8 @@ func (o *Manager) taken(owners []owner, seen, whole difference) []owner {
 	return kept
 }
 
-// given adds the gained fields to the writer's entry, with the current time.
-func (o *Manager) given(owners []owner, gained fieldSet, manager, subresource string) []owner {
+// addToWriter adds the gained fields to the writer's entry, with the current time.
+func (o *Manager) addToWriter(owners []owner, gained fieldSet, manager, subresource string) []owner {
 	now := metav1.NewTime(time.Now().UTC())
 	writer := metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, Subresource: subresource,
 		APIVersion: o.Kind.GroupVersion().String(), Time: &now, FieldsType: "FieldsV1"}

@@ -55,7 +55,7 @@ func (d *Detector) updated(r *outcome, key, who uint64) {
 	news := d.flipLocked(r, key, who, list)
 	d.mu.Unlock()
 	if news != nil {
-		d.tell(*news)
+		d.reportAll(*news)
 	}
 }
 
@@ -66,7 +66,7 @@ func (d *Detector) suspicious(r *outcome, key, who uint64) bool {
 	now := secondOf(r.at)
 	e := d.objects.at(key, now)
 	o := &e.value
-	from := uint32(d.from(r, who))
+	from := uint32(d.clientHash(r, who))
 	switch {
 	case o.writer != uint32(who):
 		if !soon(o.switched, now) {
@@ -91,8 +91,8 @@ func (d *Detector) suspicious(r *outcome, key, who uint64) bool {
 	return d.suspectLocked(r, key) && d.payLocked(r.at, len(r.was)+len(r.is), kept)
 }
 
-// from returns a hash of the client and its address.
-func (d *Detector) from(r *outcome, who uint64) uint64 {
+// clientHash returns a hash of the client and its address.
+func (d *Detector) clientHash(r *outcome, who uint64) uint64 {
 	if r.from == "" {
 		return who
 	}
@@ -140,7 +140,7 @@ func (d *Detector) flipLocked(r *outcome, key, who uint64, list []changes.Change
 	var at *changes.Change
 	var other Client
 	var addresses []string
-	by, from, address := keptWho(r.who), d.from(r, who), kept(r.from)
+	by, from, address := boundedClient(r.client), d.clientHash(r, who), boundedCopy(r.from)
 	for i := range list {
 		c := &list[i]
 		p := s.path(c.Path)
@@ -232,6 +232,6 @@ func (s *suspect) flipped(d *Detector, r *outcome, p *path, c *changes.Change, o
 		}
 		f.Values = append(f.Values, value)
 	}
-	told := f.copy()
-	return &told
+	reported := f.copy()
+	return &reported
 }

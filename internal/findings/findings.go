@@ -76,10 +76,10 @@ type Client struct {
 
 // An outcome describes a finished request.
 type outcome struct {
-	at   time.Time
-	took time.Duration
-	who  Client
-	from string // address of the client; "" if unknown
+	at     time.Time
+	took   time.Duration
+	client Client
+	from   string // address of the client; "" if unknown
 
 	// get, list, watch, create, update, patch or delete; other verbs are ignored
 	verb                                          string
@@ -128,8 +128,8 @@ type Finding struct {
 
 // A Detector detects findings. Create it with New.
 type Detector struct {
-	told func(Finding)
-	seed maphash.Seed
+	report func(Finding)
+	seed   maphash.Seed
 
 	// Protects the following fields. It must not be held while comparing objects or calling told.
 	mu       sync.Mutex
@@ -144,8 +144,8 @@ type Detector struct {
 
 // New returns a detector that calls told when a finding begins. It calls told again when the
 // finding has ended, with the field Ended set.
-func New(told func(Finding)) *Detector {
-	return &Detector{told: told, seed: maphash.MakeSeed(), loops: newTable[loop](loopSets), objects: newTable[object](objectSets), suspects: map[uint64]*suspect{}}
+func New(report func(Finding)) *Detector {
+	return &Detector{report: report, seed: maphash.MakeSeed(), loops: newTable[loop](loopSets), objects: newTable[object](objectSets), suspects: map[uint64]*suspect{}}
 }
 
 // hash returns a hash of the given list of strings.
@@ -189,8 +189,8 @@ func (d *Detector) beginLocked(kind string, r *outcome, e evidence, others ...Cl
 	if len(d.active) >= activeMax {
 		return nil
 	}
-	f := &Finding{Kind: kind, Since: e.since.UTC(), Last: r.at.UTC(), Times: e.times, Who: append([]Client{keptWho(r.who)}, others...), Verb: r.verb, Group: kept(r.group), Namespace: kept(r.namespace),
-		Resource: kept(r.resource), Subresource: kept(r.subresource), Selector: kept(r.selector), revs: e.revs}
+	f := &Finding{Kind: kind, Since: e.since.UTC(), Last: r.at.UTC(), Times: e.times, Who: append([]Client{boundedClient(r.client)}, others...), Verb: r.verb, Group: boundedCopy(r.group), Namespace: boundedCopy(r.namespace),
+		Resource: boundedCopy(r.resource), Subresource: boundedCopy(r.subresource), Selector: boundedCopy(r.selector), revs: e.revs}
 	f.add(r)
 	d.active = append(d.active, f)
 	return f
@@ -209,26 +209,28 @@ func (f *Finding) add(r *outcome) {
 	if r.namespace != "" {
 		name = r.namespace + "/" + r.name
 	}
-	if name = kept(name); !slices.Contains(f.Objects, name) {
+	if name = boundedCopy(name); !slices.Contains(f.Objects, name) {
 		f.Objects = append(f.Objects, name)
 	}
 }
 
-// kept returns a copy of the string, cut to textMax. A copy is necessary because a substring would
-// prevent the headers of the request from being freed.
-func kept(text string) string {
+// boundedCopy returns a copy of the string, cut to textMax. A copy is necessary because a substring
+// would prevent the headers of the request from being freed.
+func boundedCopy(text string) string {
 	if len(text) > textMax {
 		return strings.ToValidUTF8(text[:textMax], "") + "…"
 	}
 	return strings.Clone(text)
 }
 
-func keptWho(w Client) Client { return Client{kept(w.User), kept(w.Agent), kept(w.Manager)} }
+func boundedClient(w Client) Client {
+	return Client{boundedCopy(w.User), boundedCopy(w.Agent), boundedCopy(w.Manager)}
+}
 
-// tell calls told for each finding. The caller must not hold mu.
-func (d *Detector) tell(news ...Finding) {
+// reportAll calls told for each finding. The caller must not hold mu.
+func (d *Detector) reportAll(news ...Finding) {
 	for _, f := range news {
-		d.told(f)
+		d.report(f)
 	}
 }
 
@@ -253,7 +255,7 @@ func (d *Detector) Sweep(now time.Time) {
 		}
 	}
 	d.mu.Unlock()
-	d.tell(over...)
+	d.reportAll(over...)
 }
 
 // Run calls Sweep periodically until ctx is done.

@@ -59,7 +59,7 @@ func doc(replicas, rev int) []byte {
 }
 
 func update(who Client, from, to, rev int) outcome {
-	return outcome{who: who, verb: "update", group: "apps", resource: "deployments", namespace: "shop", name: "web", code: 200, wrote: true,
+	return outcome{client: who, verb: "update", group: "apps", resource: "deployments", namespace: "shop", name: "web", code: 200, wrote: true,
 		old: int64(rev - 1), new: int64(rev), was: doc(from, rev-1), is: doc(to, rev)}
 }
 
@@ -74,7 +74,7 @@ func turns(i int) outcome {
 // alike is turns by one, at so many addresses.
 func alike(i, address int) outcome {
 	r := turns(i)
-	r.who, r.from = alice, fmt.Sprintf("10.0.0.%d:4711", address)
+	r.client, r.from = alice, fmt.Sprintf("10.0.0.%d:4711", address)
 	return r
 }
 
@@ -85,13 +85,13 @@ func large(doc []byte, letter string) []byte {
 }
 
 func get(who Client, name string) outcome {
-	return outcome{who: who, verb: "get", resource: "pods", namespace: "shop", name: name, code: 200}
+	return outcome{client: who, verb: "get", resource: "pods", namespace: "shop", name: name, code: 200}
 }
 
 func TestFindings(t *testing.T) {
 	t.Parallel()
 	write := func(verb string, old, new int64, who Client) outcome {
-		return outcome{who: who, verb: verb, resource: "configmaps", namespace: "shop", name: "c", code: 200, wrote: true, old: old, new: new}
+		return outcome{client: who, verb: verb, resource: "configmaps", namespace: "shop", name: "c", code: 200, wrote: true, old: old, new: new}
 	}
 	comesAndGoes := func(i int) outcome {
 		if i%2 == 0 {
@@ -144,7 +144,7 @@ func TestFindings(t *testing.T) {
 		}},
 		{"two count", 100 * time.Millisecond, time.Minute, func(i int) outcome {
 			r := update(alice, i, i+1, i+10)
-			r.who = []Client{alice, bob}[i%2]
+			r.client = []Client{alice, bob}[i%2]
 			return r
 		}, "", nil},
 		{"nothing is changed", 500 * time.Millisecond, time.Minute, func(int) outcome { return write("patch", 7, 7, alice) }, NoOp,
@@ -161,27 +161,27 @@ func TestFindings(t *testing.T) {
 		}, "", nil},
 		{"dry runs", 100 * time.Millisecond, time.Minute, func(int) outcome { r := write("patch", 7, 7, alice); r.wrote = false; return r }, "", nil},
 		{"conflicts", 500 * time.Millisecond, time.Minute, func(i int) outcome {
-			return outcome{who: alice, verb: "update", resource: "configmaps", namespace: "shop", name: "c", code: 409, sent: int64(i/40 + 5)}
+			return outcome{client: alice, verb: "update", resource: "configmaps", namespace: "shop", name: "c", code: 409, sent: int64(i/40 + 5)}
 		}, Conflict, func(f Finding) bool { return f.Revisions[0] == 5 || f.Revisions[0] == 6 }},
 		{"some conflicts", 2 * time.Second, time.Minute, func(i int) outcome {
-			return outcome{who: alice, verb: "update", resource: "configmaps", namespace: "shop", name: "c", code: 409}
+			return outcome{client: alice, verb: "update", resource: "configmaps", namespace: "shop", name: "c", code: 409}
 		}, "", nil},
 		{"reads", 100 * time.Millisecond, time.Minute, func(int) outcome { return get(alice, "p") }, Read, func(f Finding) bool { return f.Times > 150 }},
 		{"reads for twenty seconds", 10 * time.Millisecond, 20 * time.Second, func(int) outcome { return get(alice, "p") }, "", nil},
 		{"a leader election", 2 * time.Second, 5 * time.Minute, func(int) outcome { return get(alice, "lease") }, "", nil},
 		{"reads of many", 10 * time.Millisecond, time.Minute, func(i int) outcome { return get(alice, fmt.Sprint(i%1000)) }, "", nil},
 		{"lists", 400 * time.Millisecond, time.Minute, func(int) outcome {
-			return outcome{who: bob, verb: "list", resource: "pods", selector: "app=x", code: 200}
+			return outcome{client: bob, verb: "list", resource: "pods", selector: "app=x", code: 200}
 		}, Read,
 			func(f Finding) bool { return f.Selector == "app=x" }},
 		{"watches", 500 * time.Millisecond, time.Minute, func(int) outcome {
-			return outcome{who: bob, verb: "watch", resource: "pods", code: 200, took: time.Second}
+			return outcome{client: bob, verb: "watch", resource: "pods", code: 200, took: time.Second}
 		}, Watch, nil},
 		{"long watches", 500 * time.Millisecond, time.Minute, func(int) outcome {
-			return outcome{who: bob, verb: "watch", resource: "pods", code: 200, took: time.Minute}
+			return outcome{client: bob, verb: "watch", resource: "pods", code: 200, took: time.Minute}
 		}, "", nil},
 		{"what comes again", time.Second, time.Minute, comesAndGoes, Recreate, func(f Finding) bool { return f.Who[0] == alice && f.Who[1] == bob && len(f.Revisions) > 0 }},
-		{"a test that creates and deletes", time.Second, time.Minute, func(i int) outcome { r := comesAndGoes(i); r.who = alice; return r }, "", nil},
+		{"a test that creates and deletes", time.Second, time.Minute, func(i int) outcome { r := comesAndGoes(i); r.client = alice; return r }, "", nil},
 		{"strangers", 10 * time.Millisecond, time.Minute, func(int) outcome { return get(Client{Agent: "x"}, "p") }, "", nil},
 		{"too many requests", 10 * time.Millisecond, time.Minute, func(int) outcome { r := get(alice, "p"); r.code = 429; return r }, "", nil},
 	} {
@@ -226,7 +226,7 @@ func TestFightOverASecret(t *testing.T) {
 		body := func(i int) []byte {
 			return fmt.Appendf(nil, `{"metadata":{"name":"s"},"data":{"p":"%s"}}`, values[i%2])
 		}
-		return outcome{who: []Client{alice, bob}[i%2], verb: "update", resource: "secrets", namespace: "shop", name: "s", code: 200, wrote: true,
+		return outcome{client: []Client{alice, bob}[i%2], verb: "update", resource: "secrets", namespace: "shop", name: "s", code: 200, wrote: true,
 			old: int64(i + 1), new: int64(i + 2), was: body(i), is: body(i + 1)}
 	})
 	if w.kinds() != Fight || w.told[0].Paths[0] != ".data.p" || string(w.told[0].Values[0]) != `"***"` || string(w.told[0].Values[1]) != `"***"` {
@@ -262,7 +262,7 @@ func TestFindingsAreBounded(t *testing.T) { // not parallel: what it measures is
 	}
 	before := heap()
 	w := newWorld()
-	w.Detector.told = func(Finding) {}
+	w.Detector.report = func(Finding) {}
 	long := strings.Repeat("x", 1_000)
 	for i := range 60_000 {
 		w.now = w.now.Add(time.Millisecond)
@@ -271,10 +271,10 @@ func TestFindingsAreBounded(t *testing.T) { // not parallel: what it measures is
 		case 1:
 			r = get(alice, "p")
 		case 2:
-			r = outcome{who: bob, verb: "watch", resource: "pods", code: 200}
+			r = outcome{client: bob, verb: "watch", resource: "pods", code: 200}
 		}
 		r.name = fmt.Sprint(i/2%500, long)
-		r.who.Agent += long
+		r.client.Agent += long
 		r.at = w.now
 		w.observe(&r)
 	}
@@ -324,7 +324,7 @@ func FuzzObserve(f *testing.F) {
 	f.Fuzz(func(t *testing.T, verb, name string, code int, old, new int64, was, is string, times uint8) {
 		w := newWorld()
 		w.every(time.Second, time.Duration(times)*time.Second, func(i int) outcome {
-			r := outcome{who: []Client{alice, bob}[i%2], verb: verb, resource: "x", name: name, code: code, wrote: true, old: old, new: new, was: []byte(was), is: []byte(is)}
+			r := outcome{client: []Client{alice, bob}[i%2], verb: verb, resource: "x", name: name, code: code, wrote: true, old: old, new: new, was: []byte(was), is: []byte(is)}
 			if i%2 == 0 {
 				r.was, r.is = r.is, r.was
 			}

@@ -84,7 +84,7 @@ func (d *Detector) part(value gjson.Result) []byte {
 	}
 	begin := "" // empty for lists and objects, because parts of them may be masked
 	if value.Type == gjson.String {
-		begin = kept(value.Str)
+		begin = boundedCopy(value.Str)
 	}
 	// marshaling a string cannot fail
 	text, _ := json.Marshal(fmt.Sprintf("%s (%d bytes, %016x)", begin, len(value.Raw), maphash.String(d.seed, value.Raw)))

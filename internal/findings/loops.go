@@ -24,7 +24,7 @@ func (d *Detector) count(r *outcome, kind string, hot uint32, hash uint64) {
 	news := d.countLocked(r, kind, hot, hash)
 	d.mu.Unlock()
 	if news != nil {
-		d.tell(*news)
+		d.reportAll(*news)
 	}
 }
 
@@ -56,15 +56,15 @@ func (d *Detector) countLocked(r *outcome, kind string, hot uint32, hash uint64)
 	case l.streak >= hotWindows-1 && l.count >= hot:
 		since := time.Unix(int64(l.window-second(l.streak))*window, 0)
 		if l.found = d.beginLocked(kind, r, evidence{since, int64(l.total + l.count), l.revs}); l.found != nil {
-			told := l.found.copy()
-			return &told
+			reported := l.found.copy()
+			return &reported
 		}
 	}
 	return nil
 }
 
-// again reports whether the same client also wrote the object without a change shortly before.
-func (d *Detector) again(r *outcome, key, who uint64) bool {
+// countNoOp reports whether the same client also wrote the object without a change shortly before.
+func (d *Detector) countNoOp(r *outcome, key, who uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := secondOf(r.at)
@@ -84,7 +84,7 @@ func (d *Detector) deleted(r *outcome, key, who uint64) {
 	if r.verb == "delete" || o.deleter == 0 || !soon(o.gone, now) {
 		o.deleter = uint32(who)
 		if o.recreated != nil {
-			o.recreated.deleter = keptWho(r.who)
+			o.recreated.deleter = boundedClient(r.client)
 		}
 	}
 	o.gone, o.switches = now, 0
@@ -96,7 +96,7 @@ func (d *Detector) created(r *outcome, key, who uint64) {
 	news := d.createdLocked(r, key, who)
 	d.mu.Unlock()
 	if news != nil {
-		d.tell(*news)
+		d.reportAll(*news)
 	}
 }
 
@@ -126,6 +126,6 @@ func (d *Detector) createdLocked(r *outcome, key, who uint64) *Finding {
 	if p.found = d.beginLocked(Recreate, r, evidence{p.since, int64(o.returned), p.revs}, p.deleter); p.found == nil {
 		return nil
 	}
-	told := p.found.copy()
-	return &told
+	reported := p.found.copy()
+	return &reported
 }

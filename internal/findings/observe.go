@@ -5,10 +5,10 @@ package findings
 
 // observe processes a request.
 func (d *Detector) observe(r *outcome) {
-	if d == nil || r.who.User == "" || r.resource == "" || r.code == 429 || r.code >= 500 {
+	if d == nil || r.client.User == "" || r.resource == "" || r.code == 429 || r.code >= 500 {
 		return
 	}
-	who := d.hash(r.who.User, r.who.Agent, r.who.Manager)
+	who := d.hash(r.client.User, r.client.Agent, r.client.Manager)
 	switch r.verb {
 	case "get":
 		d.count(r, Read, getsHot, d.hash(r.verb, r.group, r.resource, r.subresource, r.namespace, r.name)^who)
@@ -30,7 +30,7 @@ func (d *Detector) observeWrite(r *outcome, who uint64) {
 		d.count(r, Conflict, conflictsHot, key^who^d.hash(r.verb, r.subresource))
 	case r.code >= 300 || !r.wrote:
 	case r.old == r.new:
-		if d.again(r, key, who) {
+		if d.countNoOp(r, key, who) {
 			d.count(r, NoOp, noOpsHot, d.hash(r.group, r.resource, r.subresource)^who)
 		}
 	case r.old == 0:

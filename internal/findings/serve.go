@@ -34,7 +34,7 @@ func (d *Detector) RecordRequest(rec *request.Request, code int, at time.Time) {
 	if d == nil || !info.ResourceRequest {
 		return
 	}
-	q := outcome{at: at, took: at.Sub(rec.Received), who: Client{rec.User.Name, rec.Agent, rec.Manager}, from: rec.Remote, verb: info.Verb, group: info.Group, resource: info.Resource,
+	q := outcome{at: at, took: at.Sub(rec.Received), client: Client{rec.User.Name, rec.Agent, rec.Manager}, from: rec.Remote, verb: info.Verb, group: info.Group, resource: info.Resource,
 		subresource: info.Subresource, namespace: info.Namespace, name: info.Name, code: code}
 	switch info.Verb {
 	case "list", "watch":

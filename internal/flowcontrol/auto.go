@@ -34,14 +34,14 @@ import (
 )
 
 const (
-	autoPeriod  = time.Second / 4
-	autoLending = time.Second
-	leastSeats  = 7   // one for each limited level of a new server
-	mostSeats   = 600 // kube-apiserver's default
-	tellPeriod  = time.Minute
-	tellChange  = 0.25
-	runQueue    = "/sched/latencies:seconds"
-	longestWait = time.Second // limit of the expected running time of a request
+	autoPeriod          = time.Second / 4
+	autoLending         = time.Second
+	minSeats            = 7   // one for each limited level of a new server
+	maxSeats            = 600 // kube-apiserver's default
+	logPeriod           = time.Minute
+	logChange           = 0.25
+	runQueue            = "/sched/latencies:seconds"
+	maxExpectedDuration = time.Second // limit of the expected running time of a request
 )
 
 // A SeatTuner adjusts the seats of a dispatcher to the capacity of the machine.
@@ -55,24 +55,24 @@ type SeatTuner struct {
 	// per minute. It may be nil.
 	OnChange func(from, to int, state autoseats.State)
 
-	told     int
-	toldAt   time.Time
-	delays   []metrics.Sample
-	waits    []uint64 // run queue counts at the last tick, by bucket
-	finished []int64  // commit counts at the last tick
+	loggedSeats int
+	loggedAt    time.Time
+	delays      []metrics.Sample
+	waits       []uint64 // run queue counts at the last tick, by bucket
+	finished    []int64  // commit counts at the last tick
 }
 
 // NewAutoDispatcher returns a dispatcher whose initial number of seats depends on the number of
 // processors. The caller must call Run to start the adjustment.
 func NewAutoDispatcher(timeout time.Duration) (*Dispatcher, *SeatTuner) {
 	cores := runtime.GOMAXPROCS(0)
-	c := autoseats.New(autoseats.Bounds{Cores: cores, MinSeats: max(leastSeats, cores), MaxSeats: max(mostSeats, 4*cores)})
+	c := autoseats.New(autoseats.Bounds{Cores: cores, MinSeats: max(minSeats, cores), MaxSeats: max(maxSeats, 4*cores)})
 	d := NewDispatcher(1, timeout)
-	a := &SeatTuner{dispatcher: d, controller: c, told: c.State().Seats, delays: []metrics.Sample{{Name: runQueue}}}
+	a := &SeatTuner{dispatcher: d, controller: c, loggedSeats: c.State().Seats, delays: []metrics.Sample{{Name: runQueue}}}
 	d.mu.Lock()
 	d.period = autoLending
 	d.mu.Unlock()
-	d.setSeats(a.told)
+	d.setSeats(a.loggedSeats)
 	return d, a
 }
 
@@ -87,7 +87,7 @@ func (a *SeatTuner) Run(ctx context.Context) {
 	tick := time.NewTicker(autoPeriod)
 	defer tick.Stop()
 	last := time.Now()
-	for seats := a.told; ; {
+	for seats := a.loggedSeats; ; {
 		select {
 		case <-ctx.Done():
 			return
@@ -97,7 +97,7 @@ func (a *SeatTuner) Run(ctx context.Context) {
 				a.dispatcher.setSeats(seats)
 			}
 			last = now
-			a.tell(now, seats)
+			a.logSeats(now, seats)
 		}
 	}
 }
@@ -160,14 +160,14 @@ func atQuantile[T int64 | uint64](q float64, counts []T, bounds []float64) time.
 	return 0
 }
 
-func (a *SeatTuner) tell(now time.Time, seats int) {
-	change := math.Abs(float64(seats-a.told)) / float64(a.told)
+func (a *SeatTuner) logSeats(now time.Time, seats int) {
+	change := math.Abs(float64(seats-a.loggedSeats)) / float64(a.loggedSeats)
 	state := a.state()
-	if change <= tellChange || now.Sub(a.toldAt) < tellPeriod || state.Probing || a.OnChange == nil {
+	if change <= logChange || now.Sub(a.loggedAt) < logPeriod || state.Probing || a.OnChange == nil {
 		return
 	}
-	a.OnChange(a.told, seats, state)
-	a.told, a.toldAt = seats, now
+	a.OnChange(a.loggedSeats, seats, state)
+	a.loggedSeats, a.loggedAt = seats, now
 }
 
 // Done records the cost of a finished request. The time of the store's commit, and the time
@@ -182,7 +182,7 @@ func (a *SeatTuner) Done(t *Ticket, class uint64, ran, commit, elsewhere time.Du
 // CorrectEstimate corrects an estimate by the measured costs of earlier requests of the class.
 func (a *SeatTuner) CorrectEstimate(class uint64, list bool, est *Estimate) {
 	seats, likely := a.controller.CorrectSeats(class, est.InitialSeats)
-	est.ExpectedDuration = min(likely, longestWait)
+	est.ExpectedDuration = min(likely, maxExpectedDuration)
 	if list {
 		est.plain = est.InitialSeats
 		est.InitialSeats = seats
@@ -204,7 +204,7 @@ func (a *SeatTuner) Dump(w io.Writer) {
 func (d *Dispatcher) setSeats(seats int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.carried = seats
+	d.tunedSeats = seats
 	d.divideLocked(d.specsLocked())
 	d.lendLocked()
 }
@@ -215,7 +215,7 @@ func (d *Dispatcher) divideLocked(specs map[string]*flowcontrolv1.PriorityLevelC
 	for _, l := range d.levels {
 		shares += float64(l.allocation.shares)
 	}
-	if d.carried > 0 {
+	if d.tunedSeats > 0 {
 		d.fitLocked(shares)
 	}
 	for name, l := range d.levels {
@@ -236,7 +236,7 @@ func (d *Dispatcher) fitLocked(shares float64) {
 		}
 		return sum
 	}
-	for d.seats = d.carried; shares > 0 && d.seats > 1 && sum() > d.carried; {
+	for d.seats = d.tunedSeats; shares > 0 && d.seats > 1 && sum() > d.tunedSeats; {
 		d.seats--
 	}
 }

@@ -202,7 +202,7 @@ func TestEstimatesLearn(t *testing.T) {
 		t.Errorf("of what nobody has seen: %d, %v", n, likely)
 	}
 	est := Estimate{InitialSeats: 1}
-	if a.CorrectEstimate(3, false, &est); est.InitialSeats != 1 || est.ExpectedDuration != longestWait {
+	if a.CorrectEstimate(3, false, &est); est.InitialSeats != 1 || est.ExpectedDuration != maxExpectedDuration {
 		t.Errorf("a create that a webhook delays is estimated at %+v", est)
 	}
 }

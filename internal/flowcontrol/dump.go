@@ -78,7 +78,7 @@ func (d *Dispatcher) dumpQueues(table dumpTable) {
 			if q == nil {
 				q = &queue{}
 			}
-			table.row(l.Name, i, q.waiting, q.running, q.held, seatSeconds(next[i]), initial[i], q.seats, seatSeconds(q.work))
+			table.row(l.Name, i, q.waiting, q.running, q.heldSeats, seatSeconds(next[i]), initial[i], q.seats, seatSeconds(q.work))
 		}
 	})
 }
@@ -92,7 +92,7 @@ func seatSeconds(work time.Duration) string {
 func waitingTickets(l *Level) []*Ticket {
 	var tickets []*Ticket
 	for _, f := range l.turns {
-		l.settleLocked(f)
+		l.updateAccountLocked(f)
 		for t := f.waiting.first; t != nil; t = t.next {
 			tickets = append(tickets, t)
 		}

@@ -235,11 +235,11 @@ func flowHash(schema, distinguisher string) uint64 {
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// deal appends a hand of distinct queue numbers below deck to cards. All hands are equally likely
-// if the bits of the hash are evenly distributed. Each remainder of the hash is the position of a
-// card among the remaining cards. Adding the number of earlier cards before that position gives the
-// card.
-func deal(hash uint64, deck, hand int, cards []int) []int {
+// dealHand appends a hand of distinct queue numbers below deck to cards. All hands are equally
+// likely if the bits of the hash are evenly distributed. Each remainder of the hash is the position
+// of a card among the remaining cards. Adding the number of earlier cards before that position
+// gives the card.
+func dealHand(hash uint64, deck, hand int, cards []int) []int {
 	var places [maxHand]int
 	for i := range min(hand, maxHand, deck) {
 		left := uint64(deck - i)

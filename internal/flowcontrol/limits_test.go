@@ -429,7 +429,7 @@ func TestHandsAreDealtAsInKubernetes(t *testing.T) {
 		{"system-leader-election", "system:kube-scheduler", 11657850540737501994, 16, 4, []int{10, 15, 8, 13}},
 	} {
 		hash := flowHash(c.schema, c.distinguisher)
-		if got := deal(hash, c.deck, c.hand, nil); hash != c.hash || !slices.Equal(got, c.want) {
+		if got := dealHand(hash, c.deck, c.hand, nil); hash != c.hash || !slices.Equal(got, c.want) {
 			t.Errorf("%s, %s: %d %v, want %d %v", c.schema, c.distinguisher, hash, got, c.hash, c.want)
 		}
 	}
@@ -437,7 +437,7 @@ func TestHandsAreDealtAsInKubernetes(t *testing.T) {
 	first := make([]float64, 64)
 	const hands = 64_000
 	for range hands {
-		cards := deal(rng.Uint64(), 64, 8, nil)
+		cards := dealHand(rng.Uint64(), 64, 8, nil)
 		first[cards[0]]++
 		slices.Sort(cards)
 		if len(slices.Compact(cards)) != 8 || cards[0] < 0 || cards[7] > 63 {
@@ -475,12 +475,12 @@ func TestElephantsLeaveRoomForMice(t *testing.T) {
 		for range herds {
 			taken := map[int]bool{}
 			for range elephants {
-				for _, card := range deal(rng.Uint64(), deck, hand, nil) {
+				for _, card := range dealHand(rng.Uint64(), deck, hand, nil) {
 					taken[card] = true
 				}
 			}
 			for range mice {
-				if !slices.ContainsFunc(deal(rng.Uint64(), deck, hand, nil), func(card int) bool { return !taken[card] }) {
+				if !slices.ContainsFunc(dealHand(rng.Uint64(), deck, hand, nil), func(card int) bool { return !taken[card] }) {
 					n++
 				}
 			}
@@ -513,7 +513,7 @@ func TestEqualFlowsGoAroundTheRing(t *testing.T) {
 		const queues = 5
 		d := oneLevel(1, queues, 1, 10)
 		users := usersApart(queues, queues)
-		index := func(user string) int { return deal(flowHash("level", user), queues, 1, nil)[0] }
+		index := func(user string) int { return dealHand(flowHash("level", user), queues, 1, nil)[0] }
 		slices.SortFunc(users, func(a, b string) int { return cmp.Compare(index(a), index(b)) })
 		var mu sync.Mutex
 		var order []int
@@ -643,7 +643,7 @@ func TestTailsEndInAQueueThatIsGone(t *testing.T) {
 		d := oneLevel(20, 4, 1, 10)
 		l := d.levels["level"]
 		users := usersApart(4, 4)
-		last := users[slices.IndexFunc(users, func(user string) bool { return deal(flowHash("level", user), 4, 1, nil)[0] == 3 })]
+		last := users[slices.IndexFunc(users, func(user string) bool { return dealHand(flowHash("level", user), 4, 1, nil)[0] == 3 })]
 		tailed := Estimate{InitialSeats: 1, FinalSeats: 2, Tail: time.Second}
 		a, b := holdSeat(t, d, last, tailed), holdSeat(t, d, last, tailed)
 		a.release()

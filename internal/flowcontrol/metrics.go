@@ -148,7 +148,7 @@ func (list *metricList) level(l *Level) {
 	least, most := math.Inf(1), math.Inf(-1)
 	leastNet, mostNet := least, most
 	for _, f := range l.turns {
-		l.settleLocked(f)
+		l.updateAccountLocked(f)
 		account, net := f.served.Seconds(), (f.served - f.promised).Seconds()
 		least, most, leastNet, mostNet = min(least, account), max(most, account), min(leastNet, net), max(mostNet, net)
 	}

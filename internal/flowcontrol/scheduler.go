@@ -70,11 +70,11 @@ import (
 
 const (
 	// assumed running time of a request for which no better estimate exists
-	guessedTime = 3 * time.Millisecond
+	defaultDuration = 3 * time.Millisecond
 	// maximum time in a queue; the limit is lower if a quarter of the request's timeout is less
 	maxQueueWait = time.Minute
 	// how often a waiting request polls for a closed connection, if PeerClosed is set
-	lookPeriod   = time.Second / 4
+	pollPeriod   = time.Second / 4
 	adjustPeriod = 10 * time.Second // how often levels lend seats to each other
 	// maximum fraction of the nominal seats that can be used by a single request
 	maxLevelPart = 0.15
@@ -119,7 +119,7 @@ type Estimate struct {
 func (est Estimate) seats() int { return max(est.InitialSeats, est.FinalSeats) }
 
 func (est Estimate) work() time.Duration {
-	return time.Duration(est.InitialSeats)*cmp.Or(est.ExpectedDuration, guessedTime) + time.Duration(est.FinalSeats)*est.Tail
+	return time.Duration(est.InitialSeats)*cmp.Or(est.ExpectedDuration, defaultDuration) + time.Duration(est.FinalSeats)*est.Tail
 }
 
 // within limits the estimate to the given number of seats (0 means no limit). A narrower tail lasts
@@ -149,14 +149,14 @@ type Dispatcher struct {
 	drained chan struct{}
 	traffic traffic
 
-	mu       sync.Mutex // guards the following fields; must be taken before a level's mu
-	wanted   []*flowcontrolv1.FlowSchema
-	shapes   []*flowcontrolv1.PriorityLevelConfiguration
-	seats    int               // seats that are divided among the levels
-	carried  int               // the number of seats set by an SeatTuner, or 0 if there is none
-	period   time.Duration     // how often levels lend seats
-	levels   map[string]*Level // by name
-	fairFrac float64
+	mu         sync.Mutex // guards the following fields; must be taken before a level's mu
+	wanted     []*flowcontrolv1.FlowSchema
+	shapes     []*flowcontrolv1.PriorityLevelConfiguration
+	seats      int               // seats that are divided among the levels
+	tunedSeats int               // the number of seats set by an SeatTuner, or 0 if there is none
+	period     time.Duration     // how often levels lend seats
+	levels     map[string]*Level // by name
+	fairFrac   float64
 }
 
 // NewDispatcher returns a dispatcher with the given number of seats. Configure sets its levels. The
@@ -215,12 +215,12 @@ func (d *Dispatcher) admit(ctx context.Context, dig *Digest, est Estimate) (*Tic
 		if err != nil || t.ready == nil {
 			return t, err
 		}
-		return t, t.wait(ctx, d.patience(ctx, dig.Received))
+		return t, t.wait(ctx, d.waitLimit(ctx, dig.Received))
 	}
 }
 
-// patience returns how much longer a request received at the given time may wait.
-func (d *Dispatcher) patience(ctx context.Context, received time.Time) time.Duration {
+// waitLimit returns how much longer a request received at the given time may wait.
+func (d *Dispatcher) waitLimit(ctx context.Context, received time.Time) time.Duration {
 	limit := d.timeout / 4
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = deadline.Sub(received) / 4
@@ -323,13 +323,13 @@ type levelCounts struct {
 // A queue has a bounded number of places for waiting requests. Requests leave it in the order in
 // which their flows get seats.
 type queue struct {
-	index   int
-	waiting int
-	work    time.Duration // estimated, of the waiting requests
-	seats   int           // of the waiting requests
-	running int           // requests from this queue that have not finished
-	held    int           // seats of requests from this queue, including tails
-	tickets int           // requests from this queue that are waiting, executing or lingering
+	index     int
+	waiting   int
+	work      time.Duration // estimated, of the waiting requests
+	seats     int           // of the waiting requests
+	running   int           // requests from this queue that have not finished
+	heldSeats int           // seats of requests from this queue, including tails
+	tickets   int           // requests from this queue that are waiting, executing or lingering
 }
 
 // A flow represents a flow with requests at the level, including its account.
@@ -375,7 +375,7 @@ type Ticket struct {
 	Started       time.Time // the time when the request was started, or zero if it is waiting
 	promise       time.Duration
 	state         ticketState
-	lent          bool // executing, but its seats are yielded to other requests
+	yielded       bool // executing, but its seats are yielded to other requests
 }
 
 type ticketList struct {
@@ -465,7 +465,7 @@ func (h flowHeap) rise(f *flow, slot int) {
 // newLevel returns a new level. Its seats and queues must be set by calling shape and setLimit. The
 // drained channel is notified when the level is empty after its removal.
 func newLevel(name string, drained chan<- struct{}, all *traffic) *Level {
-	return &Level{Name: name, drained: drained, traffic: all, last: time.Now(), usual: guessedTime, denominator: 1, nominal: 1,
+	return &Level{Name: name, drained: drained, traffic: all, last: time.Now(), usual: defaultDuration, denominator: 1, nominal: 1,
 		flows: map[uint64]*flow{}, stats: map[string]*schemaStats{}, retry: retryAfter{seconds: 1},
 		seatUse: newHistogram(useBounds), seatDemand: newHistogram(demandBounds),
 		waitingUse: newHistogram(requestBounds), startUse: newHistogram(requestBounds)}
@@ -493,7 +493,7 @@ func (l *Level) enter(schema *FlowSchema, dig *Digest, est Estimate) (*Ticket, e
 		schema.stats.watchers.add(float64(est.Watchers), 1)
 	}
 	switch {
-	case l.exempt, l.deck == 0 && l.fitsLocked(t.width):
+	case l.exempt, l.deck == 0 && l.hasSeatsLocked(t.width):
 		l.startLocked(t, t.Arrived)
 	case l.deck == 0:
 		return nil, l.rejectLocked(t, reasonConcurrencyLimit)
@@ -544,7 +544,7 @@ func (t *Ticket) await(ctx context.Context, patience time.Duration) (started, ca
 	defer timer.Stop()
 	var look <-chan time.Time
 	if t.Digest.PeerClosed != nil {
-		ticker := time.NewTicker(lookPeriod)
+		ticker := time.NewTicker(pollPeriod)
 		defer ticker.Stop()
 		look = ticker.C
 	}
@@ -589,7 +589,7 @@ func (l *Level) tickLocked(now time.Time) {
 func (l *Level) rewindLocked() {
 	back := l.vtime
 	for _, f := range l.flows {
-		l.settleLocked(f)
+		l.updateAccountLocked(f)
 		f.served -= back
 	}
 	for _, f := range l.turns {
@@ -601,9 +601,9 @@ func (l *Level) rewindLocked() {
 	l.counts.rewinds++
 }
 
-// settleLocked updates a flow's account to the current time. An account that is older than the last
-// closing of the books starts at the values of the closing.
-func (l *Level) settleLocked(f *flow) {
+// updateAccountLocked updates a flow's account to the current time. An account that is older than
+// the last closing of the books starts at the values of the closing.
+func (l *Level) updateAccountLocked(f *flow) {
 	if f.at <= l.closedAt {
 		f.at, f.served = l.closedAt, l.closedTag
 	}
@@ -635,7 +635,7 @@ func (l *Level) enqueueLocked(t *Ticket) bool {
 	f.tickets++
 	f.waiting.push(t)
 	if f.waiting.n == 1 {
-		l.settleLocked(f)
+		l.updateAccountLocked(f)
 		// the flow was idle and is not owed anything
 		f.served = max(f.served, l.vtime)
 		l.rankLocked(f)
@@ -646,7 +646,7 @@ func (l *Level) enqueueLocked(t *Ticket) bool {
 
 func (l *Level) chooseLocked(hash uint64) *queue {
 	var room [maxHand]int
-	cards := deal(hash, l.deck, l.hand, room[:0])
+	cards := dealHand(hash, l.deck, l.hand, room[:0])
 	l.arrivals++
 	best, least := 0, time.Duration(math.MaxInt64)
 	for i := range cards {
@@ -681,7 +681,7 @@ func (l *Level) flowLocked(hash uint64) *flow {
 
 // keyLocked returns the account that the flow would have if its first request were started now.
 func (l *Level) keyLocked(f *flow) time.Duration {
-	l.settleLocked(f)
+	l.updateAccountLocked(f)
 	return f.served + f.promised + f.waiting.first.est.work()
 }
 
@@ -706,7 +706,7 @@ func (l *Level) leastLocked() *flow {
 	}
 }
 
-func (l *Level) fitsLocked(width int) bool {
+func (l *Level) hasSeatsLocked(width int) bool {
 	// A request wider than the level must run eventually, so it runs alone.
 	return l.inUse+width <= l.limit || width > l.limit && l.executing == 0
 }
@@ -718,7 +718,7 @@ func (l *Level) fillLocked(now time.Time) {
 	for len(l.turns) > 0 && l.inUse < l.limit {
 		f := l.leastLocked()
 		t := f.waiting.first
-		if !l.fitsLocked(t.width) {
+		if !l.hasSeatsLocked(t.width) {
 			t.Schema.stats.noAccommodation++
 			return
 		}
@@ -787,11 +787,11 @@ func (l *Level) seatLocked(t *Ticket) {
 	if t.flow == nil {
 		return
 	}
-	l.settleLocked(t.flow)
+	l.updateAccountLocked(t.flow)
 	t.promise = time.Duration(t.width) * cmp.Or(t.est.ExpectedDuration, l.usual)
 	t.flow.promised += t.promise
 	t.flow.seats += t.width
-	t.queue.held += t.width
+	t.queue.heldSeats += t.width
 }
 
 func (l *Level) unseatLocked(t *Ticket) {
@@ -800,10 +800,10 @@ func (l *Level) unseatLocked(t *Ticket) {
 	if t.flow == nil {
 		return
 	}
-	l.settleLocked(t.flow)
+	l.updateAccountLocked(t.flow)
 	t.flow.promised -= t.promise
 	t.flow.seats -= t.width
-	t.queue.held -= t.width
+	t.queue.heldSeats -= t.width
 	if t.flow.waiting.n > 0 { // its key is too high now
 		l.rankLocked(t.flow)
 		l.turns.fix(t.flow)
@@ -823,17 +823,17 @@ func (t *Ticket) Finish() {
 	now := time.Now()
 	l.tickLocked(now)
 	ran := now.Sub(t.Started)
-	l.usual = max(guessedTime, l.usual+(ran+t.est.Tail-l.usual)/16)
+	l.usual = max(defaultDuration, l.usual+(ran+t.est.Tail-l.usual)/16)
 	t.Schema.stats.ended(t.Digest.Verb == "watch", ran)
 	l.running.remove(t)
 	l.traffic.move(trafficExecuting, t.mutating, -1, now)
 	if t.queue != nil {
 		t.queue.running--
 	}
-	if !t.lent {
+	if !t.yielded {
 		l.executing--
 	}
-	if !t.lent && t.est.FinalSeats > 0 && t.est.Tail > 0 {
+	if !t.yielded && t.est.FinalSeats > 0 && t.est.Tail > 0 {
 		t.state = isLingering
 		time.AfterFunc(t.est.Tail, func() {
 			l.mu.Lock()
@@ -850,7 +850,7 @@ func (t *Ticket) Finish() {
 // unlockAfter releases the seats of a finished request, starts other requests if possible, and
 // unlocks the mutex of the level.
 func (l *Level) unlockAfter(t *Ticket, now time.Time) {
-	if !t.lent {
+	if !t.yielded {
 		l.unseatLocked(t)
 	}
 	l.forgetLocked(t)
@@ -871,12 +871,12 @@ func (t *Ticket) Yield() {
 	l := t.level
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t.state != isExecuting || t.lent {
+	if t.state != isExecuting || t.yielded {
 		return
 	}
 	now := time.Now()
 	l.tickLocked(now)
-	t.lent = true
+	t.yielded = true
 	l.executing--
 	l.unseatLocked(t)
 	l.fillLocked(now)
@@ -888,11 +888,11 @@ func (t *Ticket) Reclaim() {
 	l := t.level
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t.state != isExecuting || !t.lent {
+	if t.state != isExecuting || !t.yielded {
 		return
 	}
 	l.tickLocked(time.Now())
-	t.lent = false
+	t.yielded = false
 	l.seatLocked(t)
 }
 

@@ -49,7 +49,7 @@ func usersApart(n, queues int) []string {
 	taken := map[int]bool{}
 	for i := 0; len(names) < n; i++ {
 		name := fmt.Sprint("user", i)
-		card := deal(flowHash("level", name), queues, 1, nil)[0]
+		card := dealHand(flowHash("level", name), queues, 1, nil)[0]
 		if !taken[card] {
 			taken[card] = true
 			names = append(names, name)
@@ -480,7 +480,7 @@ func (m *turnModel) rank(flow int) {
 }
 
 func (m *turnModel) key(flow int) time.Duration {
-	return m.served[flow] + m.promised[flow] + guessedTime
+	return m.served[flow] + m.promised[flow] + defaultDuration
 }
 
 func (m *turnModel) fill() {
@@ -523,7 +523,7 @@ func (m *turnModel) run() {
 		switch {
 		case end != nil && (arrival == nil || end.started+end.runs < arrival.arrives):
 			m.pass(end.started + end.runs)
-			m.usual = max(guessedTime, m.usual+(end.runs-m.usual)/16)
+			m.usual = max(defaultDuration, m.usual+(end.runs-m.usual)/16)
 			end.state = hasLeft
 			m.inUse--
 			m.held[end.flow]--
@@ -560,10 +560,10 @@ func TestTurnsAreThoseOfTheModel(t *testing.T) {
 	for trace := range traces {
 		flows, seats := 1+rng.IntN(5), 1+rng.IntN(4)
 		names := usersApart(flows, queues)
-		m := &turnModel{seats: seats, usual: guessedTime, served: map[int]time.Duration{}, held: map[int]time.Duration{},
+		m := &turnModel{seats: seats, usual: defaultDuration, served: map[int]time.Duration{}, held: map[int]time.Duration{},
 			promised: map[int]time.Duration{}, turn: map[int]int{}, queues: queues}
 		for _, name := range names {
-			m.queueOf = append(m.queueOf, deal(flowHash("level", name), queues, 1, nil)[0])
+			m.queueOf = append(m.queueOf, dealHand(flowHash("level", name), queues, 1, nil)[0])
 		}
 		taken := map[time.Duration]bool{}
 		for range 4 + rng.IntN(14) {

@@ -84,7 +84,7 @@ func (l *Level) stateLocked() LevelState {
 		Dispatched: l.counts.dispatched, Rejected: l.counts.rejected, QueueCount: l.deck, QueueLength: l.queueLength, Queues: []QueueState{}}
 	for _, q := range l.queues {
 		if q != nil && (q.waiting > 0 || q.running > 0) {
-			s.Queues = append(s.Queues, QueueState{Index: q.index, Waiting: q.waiting, Executing: q.running, Seats: q.held})
+			s.Queues = append(s.Queues, QueueState{Index: q.index, Waiting: q.waiting, Executing: q.running, Seats: q.heldSeats})
 		}
 	}
 	if len(s.Queues) > shownQueues {
@@ -125,7 +125,7 @@ func (l *Level) flowStatesLocked() []FlowState {
 			states = append(states, FlowState{Schema: key.schema, Distinguisher: key.distinguisher})
 		}
 		states[i].Executing++
-		if !t.lent {
+		if !t.yielded {
 			states[i].Seats += t.width
 		}
 	}

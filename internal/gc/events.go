@@ -64,9 +64,9 @@ func (rs *reports) add(r report) {
 	rs.done[r] = struct{}{}
 }
 
-// takeSearch reports whether a search may begin. A search reads one key per namespace. Without a
+// allowSearch reports whether a search may begin. A search reads one key per namespace. Without a
 // limit, a user could slow down the collector by creating many objects with invalid owners.
-func (rs *reports) takeSearch(now time.Time) bool {
+func (rs *reports) allowSearch(now time.Time) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.budget = min(searchBurst, rs.budget+now.Sub(rs.counted).Seconds()*searchRate)
@@ -88,7 +88,7 @@ func (rp *reaper) reportInvalidNamespace(ctx context.Context, it *item, referenc
 		if owner == nil || !owner.Namespaced || rp.reports.has(report{it.uid, ref.UID}) || rp.reports.has(report{owner: ref.UID}) {
 			continue
 		}
-		if !rp.reports.takeSearch(time.Now()) {
+		if !rp.reports.allowSearch(time.Now()) {
 			return
 		}
 		switch found, err := rp.ownerElsewhere(owner, it.namespace, ref); {

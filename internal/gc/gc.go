@@ -66,13 +66,13 @@ const (
 	// maximum number of objects that are processed concurrently, so their commits share an fsync
 	CollectorWorkers = 128
 	// maximum number of objects that are processed between two reads of the log
-	reapBatch  = 1024
-	soundMax   = 1024        // maximum number of cached references whose owners exist
-	reapTries  = 10          // attempts to process an object that other clients also modify
-	retryFirst = time.Second // initial delay of a retry, doubled up to retryLast
-	retryLast  = time.Minute
+	reapBatch   = 1024
+	intactMax   = 1024        // maximum number of cached references whose owners exist
+	maxAttempts = 10          // attempts to process an object that other clients also modify
+	retryFirst  = time.Second // initial delay of a retry, doubled up to retryLast
+	retryLast   = time.Minute
 	// minimum time between two passes over a waiting namespace because of changes in it
-	refreshEvery = time.Second
+	refreshInterval = time.Second
 
 	// NamespaceGrace is the time during which the collector does not touch a deleted namespace, for
 	// clients that finalize it themselves. Some test suites were written for a control plane
@@ -313,10 +313,10 @@ type reaper struct {
 	log     *store.Follower    // follows all keys
 	waiting map[ownerID]string // keys of owners that are being deleted in the foreground
 	// cache of references to existing owners, by namespace; cleared after every deletion
-	sound   map[string]struct{}
-	gone    map[string]struct{} // uids of owners that have been deleted, but have dirty dependents
-	dirty   map[string]struct{} // keys of objects to examine
-	reports *reports            // written events; kept when the graph is rebuilt
+	intactReferences map[string]struct{}
+	deletedOwners    map[string]struct{} // uids of owners that have been deleted, but have dirty dependents
+	dirty            map[string]struct{} // keys of objects to examine
+	reports          *reports            // written events; kept when the graph is rebuilt
 
 	mu     sync.Mutex          // guards the following fields while objects are examined
 	parked map[string]struct{} // keys of objects with references to kinds that are not served
@@ -330,7 +330,7 @@ type reaper struct {
 
 var (
 	// returned by examine if the kind of the object or of an owner is not served
-	errUnserved = errors.New("the kind is not served")
+	errNotServed = errors.New("the kind is not served")
 	// returned by change if the object has been replaced
 	errReplaced = errors.New("another object has the name")
 )
@@ -343,24 +343,24 @@ func (rp *reaper) run(ctx context.Context) error {
 			return err
 		}
 		if len(rp.dirty) > 0 {
-			rp.work(ctx)
+			rp.processBatch(ctx)
 			if rp.lost {
 				return store.ErrCompacted // rebuild the graph without the unreadable objects
 			}
 			continue
 		}
 		// new maps, because a map never shrinks
-		rp.dirty, rp.gone = map[string]struct{}{}, map[string]struct{}{}
+		rp.dirty, rp.deletedOwners = map[string]struct{}{}, map[string]struct{}{}
 		rp.waitForWork(ctx)
 	}
 	return ctx.Err()
 }
 
-// forget resets the graph. All owners are then looked up again, because deletions may have been
+// reset resets the graph. All owners are then looked up again, because deletions may have been
 // missed.
-func (rp *reaper) forget() {
+func (rp *reaper) reset() {
 	*rp = reaper{gc: rp.gc, log: rp.log, kinds: newKinds(rp.gc.Types.Current.Load()), graph: newGraph(), waiting: map[ownerID]string{},
-		sound: map[string]struct{}{}, gone: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{},
+		intactReferences: map[string]struct{}{}, deletedOwners: map[string]struct{}{}, dirty: map[string]struct{}{}, parked: map[string]struct{}{}, failed: map[string]struct{}{},
 		reports: cmp.Or(rp.reports, &reports{})}
 }
 
@@ -371,7 +371,7 @@ func (rp *reaper) catchUp(ctx context.Context) error {
 		maps.Copy(rp.dirty, rp.parked)
 		clear(rp.parked)
 	}
-	return rp.log.CatchUp(ctx, rp.forget, rp.apply)
+	return rp.log.CatchUp(ctx, rp.reset, rp.apply)
 }
 
 // apply updates the graph for one event and marks the affected objects. It ignores objects of kind
@@ -415,19 +415,19 @@ func (rp *reaper) relink(ev *store.Event, before, after string) {
 			rp.dirty[owner] = struct{}{}
 		}
 	}
-	if after != "" && !ev.Deleting && !rp.isSound(ev.Key, after) {
+	if after != "" && !ev.Deleting && !rp.hasAllOwners(ev.Key, after) {
 		rp.dirty[ev.Key] = struct{}{}
 	}
 }
 
-// isSound reports whether all owners exist. If so, there is nothing to do. The result is cached,
-// because most objects have the same references as a previous object. It is valid until the log
-// contains the deletion of an owner. If an owner is deleted later, its event finds this object in
-// the graph.
-func (rp *reaper) isSound(key, references string) bool {
+// hasAllOwners reports whether all owners exist. If so, there is nothing to do. The result is
+// cached, because most objects have the same references as a previous object. It is valid until the
+// log contains the deletion of an owner. If an owner is deleted later, its event finds this object
+// in the graph.
+func (rp *reaper) hasAllOwners(key, references string) bool {
 	namespace, _ := scheme.NamespacedName(key)
 	what := namespace + references
-	if _, known := rp.sound[what]; known {
+	if _, known := rp.intactReferences[what]; known {
 		return true
 	}
 	owners, err := decodeReferences(references)
@@ -435,14 +435,14 @@ func (rp *reaper) isSound(key, references string) bool {
 		return false
 	}
 	for i := range owners {
-		if state, err := rp.lookUp(&owners[i], namespace); err != nil || state != ownerSolid {
+		if state, err := rp.lookUp(&owners[i], namespace); err != nil || state != ownerPresent {
 			return false
 		}
 	}
-	if len(rp.sound) >= soundMax {
-		clear(rp.sound)
+	if len(rp.intactReferences) >= intactMax {
+		clear(rp.intactReferences)
 	}
-	rp.sound[what] = struct{}{}
+	rp.intactReferences[what] = struct{}{}
 	return true
 }
 
@@ -451,14 +451,14 @@ func (rp *reaper) isSound(key, references string) bool {
 func (rp *reaper) removed(ev *store.Event) {
 	uid := uidOf(ev.JSON)
 	id := rp.graph.id(uid)
-	clear(rp.sound)
+	clear(rp.intactReferences)
 	delete(rp.waiting, id)
 	delete(rp.parked, ev.Key)
 	left := rp.graph.owners[id]
 	if len(left) == 0 {
 		return
 	}
-	rp.gone[uid] = struct{}{}
+	rp.deletedOwners[uid] = struct{}{}
 	rp.markDirty(left)
 	delete(rp.graph.owners, id)
 }
@@ -469,7 +469,7 @@ func (rp *reaper) applyDeletion(ev *store.Event) {
 	foreground := slices.Contains(finalizers, metav1.FinalizerDeleteDependents)
 	id := rp.graph.id(uidOf(ev.JSON))
 	if foreground && rp.waiting[id] == "" {
-		clear(rp.sound)
+		clear(rp.intactReferences)
 		rp.waiting[id] = ev.Key
 		rp.markDirty(rp.graph.owners[id])
 	}
@@ -487,8 +487,8 @@ func (rp *reaper) markDirty(keys []string) {
 	}
 }
 
-// work examines a batch of dirty objects.
-func (rp *reaper) work(ctx context.Context) {
+// processBatch examines a batch of dirty objects.
+func (rp *reaper) processBatch(ctx context.Context) {
 	batch := make([]string, 0, min(len(rp.dirty), reapBatch))
 	for key := range rp.dirty {
 		if len(batch) == reapBatch {
@@ -509,7 +509,7 @@ func (rp *reaper) work(ctx context.Context) {
 func (rp *reaper) postpone(key string, err error) {
 	rp.mu.Lock()
 	defer rp.mu.Unlock()
-	if errors.Is(err, errUnserved) {
+	if errors.Is(err, errNotServed) {
 		rp.parked[key] = struct{}{}
 		return
 	}
@@ -549,7 +549,7 @@ func (rp *reaper) item(key string) (it item, err error) {
 	base, namespace, name, _ := scheme.SplitKey(key)
 	it = item{res: rp.kinds.byBase[base], namespace: namespace, name: name}
 	if it.res == nil {
-		return it, errUnserved
+		return it, errNotServed
 	}
 	if it.rec, err = rp.gc.Store.Get(key); err == nil {
 		it.uid = types.UID(uidOf(it.rec.JSON))
@@ -563,7 +563,7 @@ func (rp *reaper) item(key string) (it item, err error) {
 
 // examine processes an object according to the state of its owners and its own deletion.
 func (rp *reaper) examine(ctx context.Context, key string) (err error) {
-	for range reapTries {
+	for range maxAttempts {
 		if err = rp.examineOnce(ctx, key); !apierrors.IsConflict(err) {
 			break
 		}
@@ -617,7 +617,7 @@ type ownerState int
 const (
 	ownerAbsent  ownerState = iota // the object does not exist or has a different uid
 	ownerWaiting                   // it is being deleted in the foreground
-	ownerSolid
+	ownerPresent
 )
 
 // ownerStateOf checks the owners of an object. Depending on the result, it deletes the object or
@@ -632,7 +632,7 @@ func (rp *reaper) ownerStateOf(ctx context.Context, it *item) error {
 	// excludes owners whose deletion was just read from the log
 	var absent []metav1.OwnerReference
 	for i := range owners {
-		if it.misplaced(&owners[i], rp.kinds) {
+		if it.hasNamespacedOwner(&owners[i], rp.kinds) {
 			rp.reportInvalidNamespace(ctx, it, owners[i:i+1])
 			return nil
 		}
@@ -640,14 +640,14 @@ func (rp *reaper) ownerStateOf(ctx context.Context, it *item) error {
 		if err != nil {
 			return err
 		}
-		if _, gone := rp.gone[string(owners[i].UID)]; state == ownerAbsent && !gone {
+		if _, gone := rp.deletedOwners[string(owners[i].UID)]; state == ownerAbsent && !gone {
 			absent = append(absent, owners[i])
 		}
 		if state == ownerWaiting && !rp.isWaiting(owners[i].UID) {
 			return nil
 		}
-		solid, waiting = solid || state == ownerSolid, waiting || state == ownerWaiting
-		if state != ownerSolid {
+		solid, waiting = solid || state == ownerPresent, waiting || state == ownerWaiting
+		if state != ownerPresent {
 			drop = append(drop, owners[i].UID)
 		}
 	}
@@ -671,21 +671,21 @@ func (rp *reaper) isWaiting(owner types.UID) bool {
 	return rp.waiting[rp.graph.id(string(owner))] != ""
 }
 
-// misplaced reports whether a cluster-scoped object refers to a namespaced owner, whose namespace
-// is unknown. Such an object is kept.
-func (it *item) misplaced(ref *metav1.OwnerReference, k *kinds) bool {
+// hasNamespacedOwner reports whether a cluster-scoped object refers to a namespaced owner, whose
+// namespace is unknown. Such an object is kept.
+func (it *item) hasNamespacedOwner(ref *metav1.OwnerReference, k *kinds) bool {
 	owner := k.byKind[kindName{ref.APIVersion, ref.Kind}]
 	return owner != nil && owner.Namespaced && it.namespace == ""
 }
 
 // lookUp looks up the owner in the dependent's namespace, or at cluster scope.
 func (rp *reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerState, error) {
-	if _, gone := rp.gone[string(ref.UID)]; gone {
+	if _, gone := rp.deletedOwners[string(ref.UID)]; gone {
 		return ownerAbsent, nil
 	}
 	res := rp.kinds.byKind[kindName{ref.APIVersion, ref.Kind}]
 	if res == nil {
-		return ownerAbsent, errUnserved
+		return ownerAbsent, errNotServed
 	}
 	if !res.Namespaced {
 		namespace = ""
@@ -697,13 +697,13 @@ func (rp *reaper) lookUp(ref *metav1.OwnerReference, namespace string) (ownerSta
 	case err != nil:
 		return ownerAbsent, err
 	case uidOf(rec.JSON) == "": // the original object could not be read, but may have been the owner
-		return ownerSolid, nil
+		return ownerPresent, nil
 	case uidOf(rec.JSON) != string(ref.UID):
 		return ownerAbsent, rp.isServedHere(res)
 	case rec.Deleting && slices.Contains(finalizersOf(rec.JSON), metav1.FinalizerDeleteDependents):
 		return ownerWaiting, nil
 	}
-	return ownerSolid, nil
+	return ownerPresent, nil
 }
 
 // isServedHere returns an error if another server serves the type's group version through an
@@ -716,7 +716,7 @@ func (rp *reaper) isServedHere(res *scheme.Resource) error {
 	case errors.Is(err, store.ErrNotFound):
 		return nil
 	case err == nil && gjson.GetBytes(rec.JSON, "spec.service").IsObject():
-		return errUnserved
+		return errNotServed
 	}
 	return err
 }
@@ -837,7 +837,7 @@ func (rp *reaper) orphan(ctx context.Context, it *item) error {
 		if err == nil {
 			err = rp.dropReferences(ctx, &dependent, []types.UID{it.uid})
 		}
-		if errors.Is(err, store.ErrNotFound) || errors.Is(err, errUnserved) || errors.Is(err, errReplaced) || registry.IsPermanent(err) || apierrors.IsNotFound(err) {
+		if errors.Is(err, store.ErrNotFound) || errors.Is(err, errNotServed) || errors.Is(err, errReplaced) || registry.IsPermanent(err) || apierrors.IsNotFound(err) {
 			return nil
 		}
 		return err
@@ -852,10 +852,10 @@ func (rp *reaper) orphan(ctx context.Context, it *item) error {
 
 // An emptier deletes the contents of terminating namespaces. A single goroutine runs it.
 type emptier struct {
-	gc   *Collector
-	log  *store.Follower      // follows namespaces
-	rest *store.Follower      // follows all keys while namespaces are being deleted
-	open map[string]*emptying // terminating namespaces, by name
+	gc         *Collector
+	log        *store.Follower                  // follows namespaces
+	rest       *store.Follower                  // follows all keys while namespaces are being deleted
+	namespaces map[string]*terminatingNamespace // terminating namespaces, by name
 }
 
 // A RemoteDeleter asynchronously deletes the objects of a namespace on other servers. It sends the
@@ -871,11 +871,11 @@ type Remaining struct {
 }
 
 // An emptying contains the state of a terminating namespace. It is not safe for concurrent use.
-type emptying struct {
-	abroad  <-chan Remaining // not nil while the objects on other servers are being determined
-	changed bool             // the contents have changed since the last pass
-	begins  time.Time        // end of the grace period
-	last    time.Time        // time of the last pass
+type terminatingNamespace struct {
+	remote   <-chan Remaining // not nil while the objects on other servers are being determined
+	changed  bool             // the contents have changed since the last pass
+	graceEnd time.Time        // end of the grace period
+	last     time.Time        // time of the last pass
 	// delay of the next request to other servers that were unavailable or had objects left; doubled
 	// up to retryLast
 	pause time.Duration
@@ -891,11 +891,11 @@ func (e *emptier) run(ctx context.Context) error {
 		if err := e.catchUp(ctx); err != nil {
 			return err
 		}
-		if e.work(ctx) {
+		if e.processDue(ctx) {
 			continue
 		}
 		log := e.rest
-		if len(e.open) == 0 {
+		if len(e.namespaces) == 0 {
 			log = e.log
 		}
 		log.Wait(ctx, e.refresh(), nil)
@@ -904,36 +904,36 @@ func (e *emptier) run(ctx context.Context) error {
 }
 
 func (e *emptier) begin() {
-	e.log, e.rest, e.open = e.gc.Store.Follow(NamespacePrefix), e.gc.Store.Follow(store.Everything), map[string]*emptying{}
+	e.log, e.rest, e.namespaces = e.gc.Store.Follow(NamespacePrefix), e.gc.Store.Follow(store.Everything), map[string]*terminatingNamespace{}
 }
 
 func (e *emptier) catchUp(ctx context.Context) error {
 	now := e.gc.Store.Revision()
-	if err := e.log.CatchUp(ctx, func() { clear(e.open) }, e.apply); err != nil {
+	if err := e.log.CatchUp(ctx, func() { clear(e.namespaces) }, e.apply); err != nil {
 		return err
 	}
 	skip := func() {
 		e.rest.From(now)
-		for _, em := range e.open {
+		for _, em := range e.namespaces {
 			em.changed = true
 		}
 	}
-	if len(e.open) == 0 {
+	if len(e.namespaces) == 0 {
 		skip()
 		return nil
 	}
-	return e.rest.CatchUp(ctx, skip, e.note)
+	return e.rest.CatchUp(ctx, skip, e.markChanged)
 }
 
-// note marks a namespace as changed if there was a change to its contents. After a change to an
-// APIService, it resets the delays of all namespaces.
-func (e *emptier) note(ev *store.Event) {
+// markChanged marks a namespace as changed if there was a change to its contents. After a change to
+// an APIService, it resets the delays of all namespaces.
+func (e *emptier) markChanged(ev *store.Event) {
 	namespace, _ := scheme.NamespacedName(ev.Key)
-	if em := e.open[namespace]; em != nil {
+	if em := e.namespaces[namespace]; em != nil {
 		em.changed, em.pause = true, 0
 	}
 	if strings.HasPrefix(ev.Key, apiServiceRange) {
-		for _, em := range e.open {
+		for _, em := range e.namespaces {
 			em.pause = 0
 		}
 	}
@@ -944,15 +944,15 @@ func (e *emptier) apply(ev *store.Event) {
 	_, name := scheme.NamespacedName(ev.Key)
 	switch {
 	case ev.Deleted:
-		delete(e.open, name)
+		delete(e.namespaces, name)
 	case ev.Deleting:
-		em := e.open[name]
+		em := e.namespaces[name]
 		if em == nil {
-			em = &emptying{changed: true, begins: time.Now().Add(e.gc.Grace)}
-			e.open[strings.Clone(name)] = em
+			em = &terminatingNamespace{changed: true, graceEnd: time.Now().Add(e.gc.Grace)}
+			e.namespaces[strings.Clone(name)] = em
 		}
 		if isFinalized(ev.JSON) { // the client has already finalized it
-			em.begins = time.Time{}
+			em.graceEnd = time.Time{}
 		}
 	}
 }
@@ -962,33 +962,33 @@ func isFinalized(namespace []byte) bool {
 }
 
 // due returns the time of the next pass over a changed namespace.
-func (em *emptying) due() time.Time {
+func (em *terminatingNamespace) due() time.Time {
 	switch {
 	case em.last.IsZero():
-		return em.begins
-	case em.abroad != nil: // the result of the other servers may be available by then
-		return em.last.Add(refreshEvery)
+		return em.graceEnd
+	case em.remote != nil: // the result of the other servers may be available by then
+		return em.last.Add(refreshInterval)
 	}
-	return em.last.Add(max(refreshEvery, em.pause))
+	return em.last.Add(max(refreshInterval, em.pause))
 }
 
-// work processes the namespaces that are due. It reports whether there were any.
-func (e *emptier) work(ctx context.Context) bool {
+// processDue processes the namespaces that are due. It reports whether there were any.
+func (e *emptier) processDue(ctx context.Context) bool {
 	var due []string
-	for name, em := range e.open {
-		if em.changed && !em.done && (!time.Now().Before(em.due()) || e.settled(em)) {
+	for name, em := range e.namespaces {
+		if em.changed && !em.done && (!time.Now().Before(em.due()) || e.arePreviousGone(em)) {
 			due = append(due, name)
 		}
 	}
 	_ = registry.Parallel(due, registry.DeleteWorkers, func(name string) error {
-		e.empty(ctx, name, e.open[name])
+		e.empty(ctx, name, e.namespaces[name])
 		return nil
 	})
 	return len(due) > 0
 }
 
-// settled reports whether there are no more objects left from the previous pass.
-func (e *emptier) settled(em *emptying) bool {
+// arePreviousGone reports whether there are no more objects left from the previous pass.
+func (e *emptier) arePreviousGone(em *terminatingNamespace) bool {
 	for _, prefix := range em.waits {
 		if objects, _, _ := e.gc.Store.Count(prefix); objects > 0 {
 			return false
@@ -999,7 +999,7 @@ func (e *emptier) settled(em *emptying) bool {
 
 // refresh returns the time at which the next namespace is due, or zero if no namespace has changed.
 func (e *emptier) refresh() (first time.Time) {
-	for _, em := range e.open {
+	for _, em := range e.namespaces {
 		if em.changed && !em.done && (first.IsZero() || em.due().Before(first)) {
 			first = em.due()
 		}
@@ -1009,11 +1009,11 @@ func (e *emptier) refresh() (first time.Time) {
 
 // empty deletes the contents of a namespace and reports the remaining objects. If nothing remains,
 // it releases the namespace.
-func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
+func (e *emptier) empty(ctx context.Context, name string, em *terminatingNamespace) {
 	em.changed, em.last, em.waits = false, time.Now(), nil
 	rest := newRemains()
 	e.clear(ctx, name, rest)
-	if rest.isClear() && !e.lookAbroad(ctx, name, em, rest) {
+	if rest.isClear() && !e.deleteRemote(ctx, name, em, rest) {
 		return // the next pass follows when the result is known
 	}
 	err := e.report(ctx, name, rest)
@@ -1021,14 +1021,14 @@ func (e *emptier) empty(ctx context.Context, name string, em *emptying) {
 		err = e.release(ctx, name)
 		em.done = err == nil
 	}
-	if err = errors.Join(append(rest.errs, rest.abroad.Err, err)...); ctx.Err() == nil {
+	if err = errors.Join(append(rest.errs, rest.remote.Err, err)...); ctx.Err() == nil {
 		if err != nil {
-			err = errors.New(shortened(err.Error()))
+			err = errors.New(truncate(err.Error()))
 		}
 		e.gc.Report("emptying namespace "+name, err)
-		em.changed = em.changed || err != nil || !rest.abroad.isClear()
+		em.changed = em.changed || err != nil || !rest.remote.isClear()
 	}
-	if em.pause = min(max(2*em.pause, refreshEvery), retryLast); rest.abroad.isClear() {
+	if em.pause = min(max(2*em.pause, refreshInterval), retryLast); rest.remote.isClear() {
 		em.pause = 0
 	}
 	for res := range rest.objects {
@@ -1042,31 +1042,31 @@ type remains struct {
 	objects    map[*scheme.Resource]int
 	finalizers map[string]int
 	errs       []error
-	abroad     Remaining
+	remote     Remaining
 }
 
 func (rest *remains) isClear() bool {
-	return len(rest.objects) == 0 && len(rest.errs) == 0 && rest.abroad.isClear()
+	return len(rest.objects) == 0 && len(rest.errs) == 0 && rest.remote.isClear()
 }
 
 func (r *Remaining) isClear() bool { return len(r.Objects) == 0 && r.Err == nil && len(r.Errors) == 0 }
 
-// lookAbroad starts the deletion on other servers, and reports whether the remaining objects there
-// are known. It does not block, because a server that does not respond must not delay other
+// deleteRemote starts the deletion on other servers, and reports whether the remaining objects
+// there are known. It does not block, because a server that does not respond must not delay other
 // namespaces.
-func (e *emptier) lookAbroad(ctx context.Context, name string, em *emptying, rest *remains) (known bool) {
-	if em.abroad == nil {
+func (e *emptier) deleteRemote(ctx context.Context, name string, em *terminatingNamespace, rest *remains) (known bool) {
+	if em.remote == nil {
 		if e.gc.RemoteDeleter == nil {
 			return true
 		}
-		if em.abroad = e.gc.RemoteDeleter(ctx, name); em.abroad == nil {
+		if em.remote = e.gc.RemoteDeleter(ctx, name); em.remote == nil {
 			return true
 		}
 	}
 	select {
-	case rest.abroad = <-em.abroad:
-		em.abroad = nil
-		rest.errs = append(rest.errs, rest.abroad.Errors...)
+	case rest.remote = <-em.remote:
+		em.remote = nil
+		rest.errs = append(rest.errs, rest.remote.Errors...)
 		return true
 	default:
 		em.changed = true
@@ -1219,7 +1219,7 @@ func (rest *remains) conditions() (conditions []corev1.NamespaceCondition) {
 		if found := problems[verdict.kind]; len(found) > 0 {
 			slices.Sort(found)
 			c.Status, c.Reason = corev1.ConditionTrue, verdict.bad
-			c.Message = shortened(strings.Replace(verdict.badText, "%d", strconv.Itoa(len(found)), 1) + strings.Join(found, ", "))
+			c.Message = truncate(strings.Replace(verdict.badText, "%d", strconv.Itoa(len(found)), 1) + strings.Join(found, ", "))
 		}
 		conditions = append(conditions, c)
 	}
@@ -1230,8 +1230,8 @@ func (rest *remains) conditions() (conditions []corev1.NamespaceCondition) {
 // from other servers.
 const maxReport = 8 << 10
 
-// shortened returns at most maxReport bytes of the text.
-func shortened(text string) string {
+// truncate returns at most maxReport bytes of the text.
+func truncate(text string) string {
 	if len(text) <= maxReport {
 		return text
 	}
@@ -1240,13 +1240,13 @@ func shortened(text string) string {
 
 func (rest *remains) problems() map[corev1.NamespaceConditionType][]string {
 	var errs, objects, finalizers, unknown []string
-	if rest.abroad.Err != nil {
-		unknown = append(unknown, rest.abroad.Err.Error())
+	if rest.remote.Err != nil {
+		unknown = append(unknown, rest.remote.Err.Error())
 	}
-	for what, n := range rest.abroad.Objects {
+	for what, n := range rest.remote.Objects {
 		objects = append(objects, fmt.Sprintf("%s has %d resource instances", what, n))
 	}
-	for name, n := range rest.abroad.Finalizers {
+	for name, n := range rest.remote.Finalizers {
 		finalizers = append(finalizers, fmt.Sprintf("%s in %d resource instances", name, n))
 	}
 	for _, err := range rest.errs {

@@ -83,7 +83,7 @@ func (rp *reaper) rest(t *testing.T) {
 		if len(rp.dirty) == 0 {
 			return
 		}
-		rp.work(t.Context())
+		rp.processBatch(t.Context())
 	}
 }
 
@@ -165,7 +165,7 @@ func TestNamespacesThatWaitForOtherServersAskSeldom(t *testing.T) {
 	if err := e.catchUp(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	em := e.open["waits"]
+	em := e.namespaces["waits"]
 	var after []time.Duration
 	for range 9 {
 		e.empty(t.Context(), "waits", em)
@@ -177,7 +177,7 @@ func TestNamespacesThatWaitForOtherServersAskSeldom(t *testing.T) {
 	}
 	for _, key := range []string{"//configmaps/waits/a", apiServiceRange + "/v1.example.com"} {
 		em.pause = 60 * s
-		if e.note(&store.Event{Record: store.Record{Key: key}}); em.due().Sub(em.last) != s {
+		if e.markChanged(&store.Event{Record: store.Record{Key: key}}); em.due().Sub(em.last) != s {
 			t.Errorf("%s changed: it waits for %v", key, em.due().Sub(em.last))
 		}
 	}
@@ -219,7 +219,7 @@ func TestForegroundWaitsForWhatTheGraphDoesNotKnowYet(t *testing.T) {
 	if _, dirty := rp.dirty[configMaps.Key("default", "c1")]; !dirty {
 		t.Fatal("c1 is not looked at while the graph lags: the test proves nothing")
 	}
-	rp.work(context.Background())
+	rp.processBatch(context.Background())
 	rp.rest(t)
 
 	for i := range 5 {
@@ -330,9 +330,9 @@ func TestEmptierOutlivesCompaction(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := ""
-		for _, name := range slices.Sorted(maps.Keys(e.open)) {
-			got += fmt.Sprintf("%s %v ", name, e.open[name].changed)
-			e.open[name].changed = false
+		for _, name := range slices.Sorted(maps.Keys(e.namespaces)) {
+			got += fmt.Sprintf("%s %v ", name, e.namespaces[name].changed)
+			e.namespaces[name].changed = false
 		}
 		if got != want {
 			t.Errorf("open are %q, want %q", got, want)
@@ -365,7 +365,7 @@ func TestConditionsOfNamespacesAreBounded(t *testing.T) {
 	for i := range 10_000 {
 		rest.errs = append(rest.errs, fmt.Errorf("thing %d is refused", i))
 	}
-	rest.abroad = Remaining{Objects: map[string]int{strings.Repeat("é", 1<<20): 1}, Finalizers: map[string]int{strings.Repeat("x", 1<<20): 1}, Err: errors.New("away")}
+	rest.remote = Remaining{Objects: map[string]int{strings.Repeat("é", 1<<20): 1}, Finalizers: map[string]int{strings.Repeat("x", 1<<20): 1}, Err: errors.New("away")}
 	for _, c := range rest.conditions() {
 		if len(c.Message) > maxReport+3 || !utf8.ValidString(c.Message) {
 			t.Errorf("%s has a message of %d bytes", c.Type, len(c.Message))
@@ -381,7 +381,7 @@ func TestSearchesForOwnersAreLimited(t *testing.T) {
 	var rs reports
 	now := time.Now()
 	take := func() (n int) {
-		for n < 1000 && rs.takeSearch(now) {
+		for n < 1000 && rs.allowSearch(now) {
 			n++
 		}
 		return n

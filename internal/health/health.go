@@ -83,7 +83,7 @@ func (h *Endpoint) Run(ctx context.Context, every time.Duration) {
 	for {
 		for _, c := range h.Checks {
 			if ctx.Err() == nil {
-				h.ask(c)
+				h.runCheck(c)
 			}
 		}
 		select {
@@ -94,7 +94,7 @@ func (h *Endpoint) Run(ctx context.Context, every time.Duration) {
 	}
 }
 
-func (h *Endpoint) ask(c Check) error {
+func (h *Endpoint) runCheck(c Check) error {
 	err := c.Err()
 	if h.OnResult != nil {
 		h.OnResult(c.Name, err)
@@ -114,7 +114,7 @@ func (h *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// Like kube-apiserver, the page of a single check shows the reason.
-	if err := h.ask(h.Checks[i]); err != nil {
+	if err := h.runCheck(h.Checks[i]); err != nil {
 		http.Error(w, fmt.Sprintf("internal server error: %v", err), http.StatusInternalServerError)
 		return
 	}
@@ -154,7 +154,7 @@ func (h *Endpoint) run(excluded []string, shown func(check string) bool) (report
 			fmt.Fprintf(&out, "[+]%s excluded: ok\n", c.Name)
 			continue
 		}
-		err := h.ask(c)
+		err := h.runCheck(c)
 		if err == nil {
 			fmt.Fprintf(&out, "[+]%s ok\n", c.Name)
 			continue

@@ -43,7 +43,7 @@ func (p Probe) Get(ctx context.Context, path string) error {
 	r.Header.Set("User-Agent", "apilet/watchdog")
 	answer, err := p.client.Do(r)
 	if err != nil {
-		return fmt.Errorf("the server does not answer itself: %w", err)
+		return fmt.Errorf("the server does not respond to its own request: %w", err)
 	}
 	defer answer.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 64<<10)) // so that the connection can be reused
@@ -51,5 +51,5 @@ func (p Probe) Get(ctx context.Context, path string) error {
 	case http.StatusOK, http.StatusUnauthorized, http.StatusForbidden:
 		return nil
 	}
-	return fmt.Errorf("the server answers itself %s", answer.Status)
+	return fmt.Errorf("the server responded to its own request with %s", answer.Status)
 }

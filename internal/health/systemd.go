@@ -48,15 +48,15 @@ const maxWatchdog = 10 * 365 * 24 * time.Hour
 // NotifyReady reports that the process serves, after the start or after a reload. systemctl status
 // shows the text.
 func (m *ServiceManager) NotifyReady(status string) error {
-	return m.tell("READY=1", "STATUS="+strings.ReplaceAll(status, "\n", " "))
+	return m.notify("READY=1", "STATUS="+strings.ReplaceAll(status, "\n", " "))
 }
 
 // NotifyReloading reports that the process is reloading its configuration or reopening its log.
 // NotifyReady must follow.
-func (m *ServiceManager) NotifyReloading() error { return m.tell("RELOADING=1") }
+func (m *ServiceManager) NotifyReloading() error { return m.notify("RELOADING=1") }
 
 // NotifyStopping reports that the process is about to end.
-func (m *ServiceManager) NotifyStopping() error { return m.tell("STOPPING=1", "STATUS=stopping") }
+func (m *ServiceManager) NotifyStopping() error { return m.notify("STOPPING=1", "STATUS=stopping") }
 
 // RunWatchdog calls alive twice per timeout until ctx ends. If alive returns nil, RunWatchdog
 // notifies the watchdog. If alive returns an error, RunWatchdog calls failed and tries again after
@@ -68,7 +68,7 @@ func (m *ServiceManager) RunWatchdog(ctx context.Context, alive func(context.Con
 	}
 	for {
 		wait := m.watchdog / 2
-		if err := m.feed(ctx, alive); err != nil && ctx.Err() == nil {
+		if err := m.notifyWatchdog(ctx, alive); err != nil && ctx.Err() == nil {
 			failed(err)
 			wait = m.watchdog / 10
 		}
@@ -80,32 +80,32 @@ func (m *ServiceManager) RunWatchdog(ctx context.Context, alive func(context.Con
 	}
 }
 
-func (m *ServiceManager) feed(ctx context.Context, alive func(context.Context) error) error {
+func (m *ServiceManager) notifyWatchdog(ctx context.Context, alive func(context.Context) error) error {
 	proof, cancel := context.WithTimeout(ctx, m.watchdog/2)
 	defer cancel()
 	if err := alive(proof); err != nil {
 		return err
 	}
-	return m.tell("WATCHDOG=1")
+	return m.notify("WATCHDOG=1")
 }
 
-// tell sends variables in one datagram. Both net and systemd use a leading @ for the abstract
+// notify sends variables in one datagram. Both net and systemd use a leading @ for the abstract
 // namespace.
-func (m *ServiceManager) tell(variables ...string) error {
+func (m *ServiceManager) notify(variables ...string) error {
 	if m.socket == "" {
 		return nil
 	}
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: m.socket, Net: "unixgram"})
 	if err == nil {
 		defer conn.Close()
-		_ = conn.SetWriteDeadline(time.Now().Add(tellWithin))
+		_ = conn.SetWriteDeadline(time.Now().Add(notifyTimeout))
 		_, err = conn.Write([]byte(strings.Join(variables, "\n")))
 	}
 	if err != nil {
-		return fmt.Errorf("telling the service manager %s: %w", variables[0], err)
+		return fmt.Errorf("notifying the service manager %s: %w", variables[0], err)
 	}
 	return nil
 }
 
-// tellWithin limits the wait for a service manager that does not read.
-const tellWithin = 5 * time.Second
+// notifyTimeout limits the wait for a service manager that does not read.
+const notifyTimeout = 5 * time.Second

@@ -51,7 +51,7 @@ const (
 	// Path is the path of the endpoint.
 	Path = "/debug/history"
 
-	beatEvery = 30 * time.Second // interval of keep-alives in an idle stream
+	keepAliveInterval = 30 * time.Second // interval of keep-alives in an idle stream
 )
 
 // IsFollowRequest reports whether the request follows the log. Like a watch, such a request is not
@@ -104,10 +104,10 @@ func (l *Log) serve(w http.ResponseWriter, r *http.Request) error {
 
 func (s *stream) answer(ctx context.Context) {
 	s.control = http.NewResponseController(s.w)
-	s.stalled = time.AfterFunc(time.Hour, func() { _ = s.control.SetWriteDeadline(time.Now()) })
-	s.stalled.Stop()
-	defer s.stalled.Stop()
-	defer s.rest()
+	s.writeTimer = time.AfterFunc(time.Hour, func() { _ = s.control.SetWriteDeadline(time.Now()) })
+	s.writeTimer.Stop()
+	defer s.writeTimer.Stop()
+	defer s.releaseBuffers()
 	if s.follow {
 		life := s.log.Lifetime + time.Duration(rand.Int64N(int64(s.log.Lifetime)+1))
 		var cancel context.CancelFunc
@@ -125,11 +125,11 @@ func (s *stream) answer(ctx context.Context) {
 	header.Set("X-Content-Type-Options", "nosniff")
 	s.w.WriteHeader(http.StatusOK)
 	if err := s.findTail(ctx); err != nil {
-		s.sayStatus(err)
+		s.appendStatus(err)
 		_ = s.flush()
 		return
 	}
-	more, err := s.drain(ctx)
+	more, err := s.sendChanges(ctx)
 	if s.log.OnCaughtUp != nil {
 		s.log.OnCaughtUp(ctx)
 	}
@@ -140,33 +140,33 @@ func (s *stream) answer(ctx context.Context) {
 	case errors.Is(err, errEnd):
 		return
 	case err != nil:
-		s.sayStatus(err)
+		s.appendStatus(err)
 	case more:
-		s.sayContinue("continue")
+		s.appendContinue("continue")
 	}
 	_ = s.flush()
 }
 
 // wait follows the log until the client disconnects, the lifetime ends or the server shuts down.
 func (s *stream) wait(ctx context.Context) (more bool, err error) {
-	beat := time.NewTicker(beatEvery)
+	beat := time.NewTicker(keepAliveInterval)
 	defer beat.Stop()
 	for {
 		// get the channel before reading the log, so that no commit is missed
 		wake := s.log.Store.WakeChannel(s.prefix)
-		more, err := s.drain(ctx)
+		more, err := s.sendChanges(ctx)
 		if err == nil {
 			err = s.flush()
 		}
 		if more || err != nil {
 			return more, err
 		}
-		s.rest()
+		s.releaseBuffers()
 		select {
 		case <-wake:
 		case <-beat.C:
 			if s.sse { // send the position even if no change matches, so that the client can resume there
-				s.sayContinue("position")
+				s.appendContinue("position")
 			}
 		case <-ctx.Done():
 			return true, nil
@@ -176,9 +176,9 @@ func (s *stream) wait(ctx context.Context) (more bool, err error) {
 	}
 }
 
-// drain sends the changes after pos. more reports whether it stopped before the end of the
+// sendChanges sends the changes after pos. more reports whether it stopped before the end of the
 // requested range.
-func (s *stream) drain(ctx context.Context) (more bool, err error) {
+func (s *stream) sendChanges(ctx context.Context) (more bool, err error) {
 	for {
 		newest := s.log.Store.Revision()
 		if s.until > 0 {
@@ -200,7 +200,7 @@ func (s *stream) drain(ctx context.Context) (more bool, err error) {
 // few enough requests are reading. full reports whether the response must end here, because the
 // limit was reached or ctx ended.
 func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error) {
-	release := s.log.begin(ctx)
+	release := s.log.acquire(ctx)
 	if release == nil {
 		return true, nil
 	}
@@ -209,7 +209,7 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 	if err != nil {
 		return false, err
 	}
-	if large := heavy(events); !limits.TryReserve(ctx, s.w, large) {
+	if large := memoryFor(events); !limits.TryReserve(ctx, s.w, large) {
 		release()
 		clear(events) // do not hold the objects while waiting for memory
 		err := limits.Reserve(ctx, s.w, large)
@@ -229,16 +229,16 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 			s.pos = ev.Rev - 1
 			return true, nil
 		}
-		if !s.tells(ev) {
+		if !s.isVisible(ev) {
 			continue
 		}
 		whole := i+1 == len(events) || events[i+1].Rev != ev.Rev
-		if err := s.tell(ev, whole); err != nil {
+		if err := s.addEvent(ev, whole); err != nil {
 			return false, err
 		}
 		if len(s.buf) >= pieceBytes {
 			release() // do not block other readers while a slow client reads
-			if err := s.push(); err != nil {
+			if err := s.writeBuffer(); err != nil {
 				return false, err
 			}
 			if ctx.Err() != nil {
@@ -254,9 +254,9 @@ func (s *stream) batch(ctx context.Context, newest int64) (full bool, err error)
 	return false, nil
 }
 
-// heavy returns the amount of memory that is needed for events with large objects, including the
-// previous versions and the generated lines. It returns 0 if no event is large.
-func heavy(events []store.Event) (n int) {
+// memoryFor returns the amount of memory that is needed for events with large objects, including
+// the previous versions and the generated lines. It returns 0 if no event is large.
+func memoryFor(events []store.Event) (n int) {
 	for i := range events {
 		if size := len(events[i].JSON) + len(events[i].Prev); size > limits.Large {
 			n += 2 * size
@@ -265,9 +265,9 @@ func heavy(events []store.Event) (n int) {
 	return n
 }
 
-// tell adds a line for the given event. If it is the last event of its revision, whole must be
+// addEvent adds a line for the given event. If it is the last event of its revision, whole must be
 // true.
-func (s *stream) tell(ev *store.Event, whole bool) error {
+func (s *stream) addEvent(ev *store.Event, whole bool) error {
 	line, err := json.Marshal(s.line(ev))
 	if err != nil {
 		return err
@@ -277,6 +277,6 @@ func (s *stream) tell(ev *store.Event, whole bool) error {
 	if !whole { // the revision is not complete, so the client must not resume from here
 		id = 0
 	}
-	s.say("", id, line)
+	s.appendLine("", id, line)
 	return nil
 }

@@ -304,14 +304,14 @@ func TestBadQueries(t *testing.T) {
 		t.Fatal(err)
 	}
 	for query, want := range map[string]string{
-		"limit=0": "400 limit", "limit=5001": "400 limit", "limit=-3": "400 limit", "limit=x": "400 limit", "after=x": "400 after is no", "after=-1": "400 after",
+		"limit=0": "400 limit", "limit=5001": "400 limit", "limit=-3": "400 limit", "limit=x": "400 limit", "after=x": "400 after is not", "after=-1": "400 after",
 		"after=99": "400 after is in the future: the newest revision is 5", "after=2": "410 revision 2 is compacted: the oldest moment that can be asked is revision 3",
-		"after=99999999999999999999": "400 after", "since=yesterday": "400 .*no moment", "since=3": "400 since is a time", "until=-5": "400 .*no moment",
+		"after=99999999999999999999": "400 after", "since=yesterday": "400 .*not a moment", "since=3": "400 since must be a time", "until=-5": "400 .*not a moment",
 		"until=99": "400 revision 99 is in the future", "until=2099-01-01T00:00:00Z": "400 .*in the future", "follow=maybe": "400 follow", "objects=1e3": "400 objects",
-		"follow=true&until=4": "400 .*contradict", "labelSelector=a%20b%20c": "400", "fieldSelector=spec.x=1": "400 field label not supported",
-		"tail=0": "400 tail", "tail=5001": "400 tail", "tail=x": "400 tail", "tail=3&limit=3": "400 limit is about the first",
+		"follow=true&until=4": "400 .*mutually exclusive", "labelSelector=a%20b%20c": "400", "fieldSelector=spec.x=1": "400 field label not supported",
+		"tail=0": "400 tail", "tail=5001": "400 tail", "tail=x": "400 tail", "tail=3&limit=3": "400 limit and tail are mutually exclusive",
 		"fieldSelector=((": "400", "%zz": "400 invalid URL escape", "since=" + strings.Repeat("9", 5000): "400 ",
-		"since=2026-11-23T04:00:00": "400 .*no moment", "until=2026-11-23T03:00:00Z": "410 .*is compacted: the oldest moment that can be asked is revision 3 of 2026-11-23T04:00:00.002Z",
+		"since=2026-11-23T04:00:00": "400 .*not a moment", "until=2026-11-23T03:00:00Z": "410 .*is compacted: the oldest moment that can be asked is revision 3 of 2026-11-23T04:00:00.002Z",
 	} {
 		code, body := b.ask(query)
 		var status struct {
@@ -594,8 +594,8 @@ func TestMoments(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{"39": "revision 39 is compacted: the oldest moment that can be asked is revision 40 of 2026-11-23T04:00:00", "101": "in the future",
-		"-1h": "compacted", "0": "no moment", "": "no moment", "-": "no moment", "-1": "no moment", "5m": "no moment", "2026-11-23": "no moment",
-		"2100-01-01T00:00:00Z": "in the future", "9223372036854775808": "no moment", "<b>": "no moment", "--5m": "no moment"} {
+		"-1h": "compacted", "0": "not a moment", "": "not a moment", "-": "not a moment", "-1": "not a moment", "5m": "not a moment", "2026-11-23": "not a moment",
+		"2100-01-01T00:00:00Z": "in the future", "9223372036854775808": "not a moment", "<b>": "not a moment", "--5m": "not a moment"} {
 		if got := at(text); !strings.Contains(got, want) {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}

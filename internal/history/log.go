@@ -58,9 +58,9 @@ func New(c Config) *Log {
 		reading: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
-// begin waits for permission to read the store. The returned release function ends the read; it may
-// be called more than once. It is nil if ctx ended first.
-func (l *Log) begin(ctx context.Context) (release func()) {
+// acquire waits for permission to read the store. The returned release function ends the read; it
+// may be called more than once. It is nil if ctx ended first.
+func (l *Log) acquire(ctx context.Context) (release func()) {
 	select {
 	case l.reading <- struct{}{}:
 		return sync.OnceFunc(func() { <-l.reading })

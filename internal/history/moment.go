@@ -44,7 +44,7 @@ func ParseMoment(text string, now time.Time) (Moment, error) {
 	if len(shown) > 64 {
 		shown = shown[:64] + "..."
 	}
-	return m, apierrors.NewBadRequest(fmt.Sprintf("%q is no moment: name a revision (812), a time (2026-11-23T05:00:00Z), or how long ago (-90s)", shown))
+	return m, apierrors.NewBadRequest(fmt.Sprintf("%q is not a moment: use a revision (812), a time (2026-11-23T05:00:00Z) or a relative time (-90s)", shown))
 }
 
 // PathAt is the prefix of paths for reading the past state of the API: /at/MOMENT/api/v1/pods.
@@ -109,7 +109,7 @@ func (ms Moments) Resolve(text string) (rev int64, err error) {
 		return 0, err
 	}
 	if rev, _, err = ms.RevisionAt(m, now); err == nil && rev == 0 {
-		err = apierrors.NewBadRequest("nothing was there yet at " + m.text)
+		err = apierrors.NewBadRequest("there is no history before " + m.text)
 	}
 	return rev, err
 }

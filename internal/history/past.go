@@ -44,7 +44,7 @@ const (
 // Serve. It checks the path first, so that an unknown path causes no expensive work.
 func (p *PastHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	rec := request.From(r.Context())
-	if err := readsOnly(r.Method, &rec.Info); err != nil {
+	if err := checkReadOnly(r.Method, &rec.Info); err != nil {
 		p.WriteError(w, r, err)
 		return
 	}
@@ -69,8 +69,8 @@ func (p *PastHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.Serve(w, r, types, rev)
 }
 
-// readsOnly rejects writes and watches.
-func readsOnly(method string, info *request.Info) error {
+// checkReadOnly rejects writes and watches.
+func checkReadOnly(method string, info *request.Info) error {
 	switch {
 	case method != http.MethodGet && method != http.MethodHead:
 		return apierror.New(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,

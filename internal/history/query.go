@@ -95,7 +95,7 @@ func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
 			return err
 		}
 		if m.Rev > 0 {
-			return apierrors.NewBadRequest("since is a time: for a revision there is after")
+			return apierrors.NewBadRequest("since must be a time: use after for a revision")
 		}
 		switch before, err := l.Maintenance.RevisionAt(m.Time.Add(-time.Millisecond)); {
 		case err == nil:
@@ -111,7 +111,7 @@ func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
 	if after != "" {
 		rev, err := strconv.ParseInt(after, 10, 64)
 		if err != nil || rev < 0 {
-			return apierrors.NewBadRequest("after is no revision")
+			return apierrors.NewBadRequest("after is not a revision")
 		}
 		if newest := l.Store.Revision(); rev > newest {
 			return apierrors.NewBadRequest("after is in the future: the newest revision is " + strconv.FormatInt(newest, 10))
@@ -127,7 +127,7 @@ func (l *Log) parseSpan(q *query, values url.Values, lastEvent string) error {
 			return err
 		}
 		if q.follow {
-			return apierrors.NewBadRequest("who follows does not end: until and follow contradict each other")
+			return apierrors.NewBadRequest("until and follow are mutually exclusive")
 		}
 		if q.until, _, err = moments.RevisionAt(m, now); err != nil {
 			return err
@@ -141,7 +141,7 @@ func (q *query) parseLimit(values url.Values) (err error) {
 		q.limit = 0
 	}
 	if values.Get("limit") != "" && values.Get("tail") != "" {
-		return apierrors.NewBadRequest("limit is about the first lines and tail about the last: one of them")
+		return apierrors.NewBadRequest("limit and tail are mutually exclusive")
 	}
 	for name, to := range map[string]*int64{"limit": &q.limit, "tail": &q.tail} {
 		text := values.Get(name)
@@ -149,7 +149,7 @@ func (q *query) parseLimit(values url.Values) (err error) {
 			continue
 		}
 		if *to, err = strconv.ParseInt(text, 10, 64); err != nil || *to < 1 || *to > limitMax {
-			return apierrors.NewBadRequest(name + " is no number between 1 and " + strconv.Itoa(limitMax))
+			return apierrors.NewBadRequest(name + " must be between 1 and " + strconv.Itoa(limitMax))
 		}
 	}
 	return nil
@@ -217,7 +217,7 @@ func (l *Log) fieldsOf(base string, terms fields.Requirements) (list []*selector
 	unknown := &scheme.Resource{Namespaced: true, Custom: &scheme.CustomStrategy{Selectable: l.Selectable[base]}}
 	list, err = selector.NewFields(unknown, terms)
 	if err != nil && base == store.Everything {
-		err = fmt.Errorf("%w: without a resource there are metadata.name and metadata.namespace", err)
+		err = fmt.Errorf("%w: without a resource only metadata.name and metadata.namespace are supported", err)
 	}
 	return list, err
 }
@@ -234,14 +234,14 @@ func (l *Log) baseOf(name string) string {
 	return "/" + group + "/" + plural + "/"
 }
 
-// asked reports whether an event matches the query. It does not check the author of the event and
-// the permissions of the user.
-func (q *query) asked(ev *store.Event) bool {
-	return q.asksFor(ev.Key) && (q.matches(ev.Key, ev.JSON) || ev.Prev != nil && q.matches(ev.Key, ev.Prev))
+// matchesEvent reports whether an event matches the query. It does not check the author of the
+// event and the permissions of the user.
+func (q *query) matchesEvent(ev *store.Event) bool {
+	return q.matchesKey(ev.Key) && (q.matches(ev.Key, ev.JSON) || ev.Prev != nil && q.matches(ev.Key, ev.Prev))
 }
 
-// asksFor reports whether the key of an event matches the query.
-func (q *query) asksFor(key string) bool {
+// matchesKey reports whether the key of an event matches the query.
+func (q *query) matchesKey(key string) bool {
 	base, namespace, name, ok := scheme.SplitKey(key)
 	if !ok || len(q.bases) > 0 && !q.bases[base] || q.without[base] || q.namespace != "" && namespace != q.namespace || q.name != "" && name != q.name {
 		return false
@@ -274,8 +274,8 @@ func (q *query) fieldsFor(base string) []*selector.Field {
 	return q.fields[store.Everything]
 }
 
-// wanted reports whether the author of a change matches the by parameter.
-func (q *query) wanted(a store.Author) bool {
+// matchesAuthor reports whether the author of a change matches the by parameter.
+func (q *query) matchesAuthor(a store.Author) bool {
 	return q.by == "" || strings.Contains(a.User, q.by) || strings.Contains(a.Agent, q.by) || strings.Contains(managerOf(a), q.by)
 }
 

@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	batchEvents = 256              // maximum number of events in one read of the log
-	pieceBytes  = 32 << 10         // maximum size in bytes of one write
-	rulesEvery  = 10 * time.Second // interval for re-evaluating the permissions of a follower
+	batchEvents   = 256              // maximum number of events in one read of the log
+	pieceBytes    = 32 << 10         // maximum size in bytes of one write
+	rulesInterval = 10 * time.Second // interval for re-evaluating the permissions of a follower
 )
 
 // A stream is one response in progress.
@@ -41,10 +41,10 @@ type stream struct {
 	buf    []byte
 	events []store.Event
 	// the first revision visible to the user in each scope, or never if listing is not allowed
-	since   map[scope]int64
-	judged  time.Time
-	control *http.ResponseController
-	stalled *time.Timer // closes the connection if the client does not read, active during writes
+	since       map[scope]int64
+	evaluatedAt time.Time
+	control     *http.ResponseController
+	writeTimer  *time.Timer // closes the connection if the client does not read, active during writes
 }
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, pieceBytes+4096); return &b }}
@@ -68,19 +68,19 @@ func (s *stream) read(after int64) (events []store.Event, upTo int64, err error)
 // filter runs inside a read transaction of the store. The only data that it may read from the store
 // is the author.
 func (s *stream) filter(key []byte, by store.AuthorID) bool {
-	return s.asksFor(string(key)) && (s.by == "" || s.wanted(s.log.Store.Author(by)))
+	return s.matchesKey(string(key)) && (s.by == "" || s.matchesAuthor(s.log.Store.Author(by)))
 }
 
-// tells reports whether the event matches the query and is visible to the user.
-func (s *stream) tells(ev *store.Event) bool {
-	return s.asked(ev) && s.wanted(s.log.Store.Author(ev.Author)) && s.may(ev)
+// isVisible reports whether the event matches the query and is visible to the user.
+func (s *stream) isVisible(ev *store.Event) bool {
+	return s.matchesEvent(ev) && s.matchesAuthor(s.log.Store.Author(ev.Author)) && s.mayList(ev)
 }
 
-// may reports whether the user may list the event's resource, and whether that permission reaches
-// back to the event.
-func (s *stream) may(ev *store.Event) bool {
-	if s.since == nil || s.follow && time.Since(s.judged) > rulesEvery || len(s.since) > 100_000 {
-		s.since, s.judged = map[scope]int64{}, time.Now()
+// mayList reports whether the user may list the event's resource, and whether that permission
+// reaches back to the event.
+func (s *stream) mayList(ev *store.Event) bool {
+	if s.since == nil || s.follow && time.Since(s.evaluatedAt) > rulesInterval || len(s.since) > 100_000 {
+		s.since, s.evaluatedAt = map[scope]int64{}, time.Now()
 	}
 	base, namespace, _, _ := scheme.SplitKey(ev.Key)
 	group, resource := groupResource(base)
@@ -91,14 +91,14 @@ func (s *stream) may(ev *store.Event) bool {
 func (s *stream) sinceOf(at scope, base string) int64 {
 	since, known := s.since[at]
 	if !known {
-		since = s.judge(at, base)
+		since = s.evaluateRules(at, base)
 		s.since[at] = since
 	}
 	return since
 }
 
-// judge evaluates the current rules for sinceOf.
-func (s *stream) judge(at scope, base string) int64 {
+// evaluateRules evaluates the current rules for sinceOf.
+func (s *stream) evaluateRules(at scope, base string) int64 {
 	info := request.Info{ResourceRequest: true, Verb: "list", APIPrefix: "apis", Group: at.group, Resource: at.resource, Namespace: at.namespace}
 	if at.group == "" {
 		info.APIPrefix = "api"
@@ -119,8 +119,8 @@ func (s *stream) judge(at scope, base string) int64 {
 	return since
 }
 
-// say appends a line, or a server-sent event with the given name.
-func (s *stream) say(event string, id int64, line []byte) {
+// appendLine appends a line, or a server-sent event with the given name.
+func (s *stream) appendLine(event string, id int64, line []byte) {
 	if s.buf == nil {
 		s.buf = (*buffers.Get().(*[]byte))[:0]
 	}
@@ -137,33 +137,33 @@ func (s *stream) say(event string, id int64, line []byte) {
 	s.buf = append(append(append(s.buf, "data: "...), line...), "\n\n"...)
 }
 
-// sayContinue appends the position from which the client can continue.
-func (s *stream) sayContinue(event string) {
-	s.say(event, s.pos, fmt.Appendf(nil, `{"continue":%d}`, s.pos))
+// appendContinue appends the position from which the client can continue.
+func (s *stream) appendContinue(event string) {
+	s.appendLine(event, s.pos, fmt.Appendf(nil, `{"continue":%d}`, s.pos))
 }
 
-// sayStatus appends the Status of an error that ends the stream.
-func (s *stream) sayStatus(err error) {
+// appendStatus appends the Status of an error that ends the stream.
+func (s *stream) appendStatus(err error) {
 	if errors.Is(err, store.ErrCompacted) {
 		err = Moments{s.log.Store, s.log.Maintenance}.compacted(fmt.Sprintf("revision %d", s.pos))
 	}
 	status, _ := response.ErrorStatus(err)
 	status.Kind, status.APIVersion = "Status", "v1"
 	if line, err := json.Marshal(&status); err == nil {
-		s.say("status", 0, line)
+		s.appendLine("status", 0, line)
 	}
 }
 
-// push writes the buffer to the connection in pieces. The timer is reset after each piece, so slow
-// connections are not closed as long as the client keeps reading.
-func (s *stream) push() error {
-	defer s.stalled.Stop()
-	s.stalled.Reset(s.log.WriteTimeout)
+// writeBuffer writes the buffer to the connection in pieces. The timer is reset after each piece,
+// so slow connections are not closed as long as the client keeps reading.
+func (s *stream) writeBuffer() error {
+	defer s.writeTimer.Stop()
+	s.writeTimer.Reset(s.log.WriteTimeout)
 	for rest := s.buf; len(rest) > 0; {
 		piece := rest[:min(len(rest), pieceBytes)]
 		rest = rest[len(piece):]
 		if len(s.buf) <= limits.Large { // a large buffer must be read completely within one period
-			s.stalled.Reset(s.log.WriteTimeout)
+			s.writeTimer.Reset(s.log.WriteTimeout)
 		}
 		if _, err := s.w.Write(piece); err != nil {
 			return errEnd
@@ -174,19 +174,20 @@ func (s *stream) push() error {
 }
 
 func (s *stream) flush() error {
-	if err := s.push(); err != nil {
+	if err := s.writeBuffer(); err != nil {
 		return err
 	}
-	s.stalled.Reset(s.log.WriteTimeout)
-	defer s.stalled.Stop()
+	s.writeTimer.Reset(s.log.WriteTimeout)
+	defer s.writeTimer.Stop()
 	if s.control.Flush() != nil {
 		return errEnd
 	}
 	return nil
 }
 
-// rest returns the buffers to the pool. An idle follower needs only a connection and a goroutine.
-func (s *stream) rest() {
+// releaseBuffers returns the buffers to the pool. An idle follower needs only a connection and a
+// goroutine.
+func (s *stream) releaseBuffers() {
 	if s.buf != nil && cap(s.buf) <= 2*pieceBytes {
 		buf := s.buf
 		buffers.Put(&buf)

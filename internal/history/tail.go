@@ -39,7 +39,7 @@ func (s *stream) findTail(ctx context.Context) error {
 	}
 	for high > s.after && missing > 0 && ctx.Err() == nil && time.Now().Before(limit) {
 		low := max(s.after, high-window)
-		found, err := s.told(ctx, low, high)
+		found, err := s.revisionsIn(ctx, low, high)
 		if ctx.Err() != nil || errors.Is(err, store.ErrCompacted) { // revisions above low are still available
 			break
 		}
@@ -53,15 +53,15 @@ func (s *stream) findTail(ctx context.Context) error {
 		high, window = low, min(2*window, windowMax)
 	}
 	if s.pos = max(high, s.after); s.pos > s.after {
-		s.say("earlier", 0, fmt.Appendf(nil, `{"earlier":%d}`, s.pos))
+		s.appendLine("earlier", 0, fmt.Appendf(nil, `{"earlier":%d}`, s.pos))
 	}
 	return nil
 }
 
-// told returns the revisions in (low, high] that have a change to send, in ascending order.
-func (s *stream) told(ctx context.Context, low, high int64) (revs []int64, err error) {
+// revisionsIn returns the revisions in (low, high] that have a change to send, in ascending order.
+func (s *stream) revisionsIn(ctx context.Context, low, high int64) (revs []int64, err error) {
 	for low < high {
-		release := s.log.begin(ctx)
+		release := s.log.acquire(ctx)
 		if release == nil {
 			return revs, nil
 		}
@@ -71,7 +71,7 @@ func (s *stream) told(ctx context.Context, low, high int64) (revs []int64, err e
 			return nil, err
 		}
 		for i := range events {
-			if ev := &events[i]; ev.Rev <= high && s.tells(ev) {
+			if ev := &events[i]; ev.Rev <= high && s.isVisible(ev) {
 				revs = append(revs, ev.Rev)
 			}
 		}

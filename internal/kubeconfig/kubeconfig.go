@@ -50,7 +50,7 @@ func read(path string) (config, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err == nil && !info.Mode().IsRegular():
-		return nil, errors.New("it is no regular file")
+		return nil, errors.New("it is not a regular file")
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -66,18 +66,18 @@ func CheckOwnership(path string) error {
 		return nil
 	}
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
-		return fmt.Errorf("--kubeconfig: cannot write %s: its folder is not there: make that first", path)
+		return fmt.Errorf("--kubeconfig: cannot write %s: its folder does not exist", path)
 	}
 	k, err := read(path)
-	if err != nil || k != nil && !k.ours() {
-		return fmt.Errorf("--kubeconfig: %s was not written by apilet and is left as it is: name another file; KUBECONFIG=%s:FILE reads both", path, path)
+	if err != nil || k != nil && !k.isOwn() {
+		return fmt.Errorf("--kubeconfig: %s was not written by apilet and is not changed: choose another file; KUBECONFIG=%s:FILE reads both", path, path)
 	}
 	return nil
 }
 
-// ours reports whether a server has written the file, even if users have added to it since. Files
+// isOwn reports whether a server has written the file, even if users have added to it since. Files
 // written by earlier versions are not marked, but contain only the three entries.
-func (k config) ours() bool {
+func (k config) isOwn() bool {
 	cluster := k.entry("clusters", "cluster")
 	for _, extension := range listOf(cluster["extensions"]) {
 		if nameOf(extension) == ourContext {
@@ -86,14 +86,14 @@ func (k config) ours() bool {
 	}
 	for _, list := range []string{"clusters", "users", "contexts"} {
 		if entries := listOf(k[list]); len(entries) != 1 || nameOf(entries[0]) != ourContext {
-			return k.cleared()
+			return k.isCleared()
 		}
 	}
 	return cluster["server"] != nil
 }
 
-// cleared reports whether Clear has kept the file because users had added to it.
-func (k config) cleared() bool {
+// isCleared reports whether Clear has kept the file because users had added to it.
+func (k config) isCleared() bool {
 	return slices.ContainsFunc(listOf(k["extensions"]), func(e any) bool { return nameOf(e) == ourContext })
 }
 
@@ -213,11 +213,11 @@ func (k config) destination(path string) (*destination, error) {
 	chosen := k.named("contexts", "context", name)
 	cluster, user := k.named("clusters", "cluster", text(chosen, "cluster")), k.named("users", "user", text(chosen, "user"))
 	if cluster == nil || text(cluster, "server") == "" {
-		return nil, fmt.Errorf("the current context %q names no server: kubectl config use-context chooses one", name)
+		return nil, fmt.Errorf("the current context %q has no server: choose another one with kubectl config use-context", name)
 	}
 	for _, other := range []string{"exec", "auth-provider", "username"} {
 		if user[other] != nil {
-			return nil, fmt.Errorf("its user has %s, which is not for apilet: kubectl get --raw /debug/backup > DEST makes a backup, kubectl proxy lets --server do the rest", other)
+			return nil, fmt.Errorf("its user has %s, which apilet does not support: use kubectl get --raw /debug/backup > DEST for a backup, otherwise kubectl proxy with --server", other)
 		}
 	}
 	parts := fileParts{dir: filepath.Dir(path)}

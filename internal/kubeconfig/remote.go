@@ -59,7 +59,7 @@ func (r Remote) Client() (*Client, error) {
 		return c, nil
 	}
 	if !strings.HasPrefix(strings.ToLower(c.url), "https:") {
-		return nil, errors.New("--token-file needs a --server of https: a token is not sent for everybody to read")
+		return nil, errors.New("--token-file requires a --server with https: tokens are not sent in plain text")
 	}
 	token, err := os.ReadFile(r.TokenFile)
 	if err != nil {
@@ -86,7 +86,7 @@ func (r Remote) fromFile() (*Client, error) {
 	transport.DisableCompression = true
 	transport.TLSClientConfig = server.tls
 	if server.token != "" && !strings.HasPrefix(strings.ToLower(server.url), "https:") {
-		return nil, fmt.Errorf("--kubeconfig %s: a token is not sent to %s for everybody to read", r.Kubeconfig, server.url)
+		return nil, fmt.Errorf("--kubeconfig %s: tokens are not sent to %s in plain text", r.Kubeconfig, server.url)
 	}
 	current, _ := k["current-context"].(string)
 	return &Client{http: &http.Client{Transport: transport}, url: strings.TrimSuffix(server.url, "/"), token: server.token, agent: r.Agent,

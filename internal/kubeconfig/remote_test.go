@@ -33,14 +33,14 @@ func TestRemote(t *testing.T) {
 	}{
 		{"a URL", Remote{Server: s.URL + "/", Agent: "me/1"}, ""},
 		{"a kubeconfig", Remote{Kubeconfig: config, Agent: "me/1"}, ""},
-		{"another context", Remote{Kubeconfig: config, Context: "b"}, `the current context "b" names no server`},
-		{"a context that is none", Remote{Kubeconfig: config, Context: "x"}, `the current context "x" names no server`},
-		{"a token in the open", Remote{Kubeconfig: config, Context: "c"}, "for everybody to read"},
-		{"a program", Remote{Kubeconfig: config, Context: "d"}, "has exec, which is not for apilet"},
-		{"no file", Remote{Kubeconfig: filepath.Join(dir, "none")}, "names no server"},
-		{"no regular file", Remote{Kubeconfig: dir}, "no regular file"},
+		{"another context", Remote{Kubeconfig: config, Context: "b"}, `the current context "b" has no server`},
+		{"a context that is none", Remote{Kubeconfig: config, Context: "x"}, `the current context "x" has no server`},
+		{"a token in the open", Remote{Kubeconfig: config, Context: "c"}, "in plain text"},
+		{"a program", Remote{Kubeconfig: config, Context: "d"}, "has exec, which apilet does not support"},
+		{"no file", Remote{Kubeconfig: filepath.Join(dir, "none")}, "has no server"},
+		{"no regular file", Remote{Kubeconfig: dir}, "not a regular file"},
 		{"no YAML", Remote{Kubeconfig: file("bad", "\x00")}, "--kubeconfig"},
-		{"a token file in the open", Remote{Server: s.URL, TokenFile: config}, "needs a --server of https"},
+		{"a token file in the open", Remote{Server: s.URL, TokenFile: config}, "requires a --server with https"},
 		{"authorities that are none", Remote{Server: s.URL, CAFile: config}, "no certificate in"},
 	} {
 		client, err := c.remote.Client()

@@ -47,7 +47,7 @@ func (c *Connector) Serve(w http.ResponseWriter, r *http.Request, rec *request.R
 	if r.URL.Query().Has("dryRun") {
 		return apierrors.NewBadRequest("dryRun is not supported")
 	}
-	options, err := c.admitted(r, rec, res)
+	options, err := c.admit(r, rec, res)
 	if err != nil {
 		return err
 	}
@@ -59,19 +59,19 @@ func (c *Connector) Serve(w http.ResponseWriter, r *http.Request, rec *request.R
 	}
 	to, err := c.ofStream(rec.Info.Namespace, rec.Info.Name, options)
 	if err != nil {
-		return unexplained(err)
+		return withoutReason(err)
 	}
 	switch {
 	case proxy.UpgradeType(r.Header) == "":
 		return apierrors.NewBadRequest("Upgrade request required")
-	case to.old && translates(r, options):
+	case to.old && isTranslated(r, options):
 		return c.translate(w, r, rec.User, to, options)
 	}
-	return c.Forward.Serve(w, r, rec.User, c.hop(to, func(p *httputil.ProxyRequest) { readdress(p, to.url) }))
+	return c.Forward.Serve(w, r, rec.User, c.hop(to, func(p *httputil.ProxyRequest) { rewriteRequest(p, to.url) }))
 }
 
-// admitted decodes the options of a request and returns them as modified by admission.
-func (c *Connector) admitted(r *http.Request, rec *request.Request, res *scheme.Resource) (runtime.Object, error) {
+// admit decodes the options of a request and returns them as modified by admission.
+func (c *Connector) admit(r *http.Request, rec *request.Request, res *scheme.Resource) (runtime.Object, error) {
 	body := res.ExpectedBody(rec.Info.Subresource)
 	options := newOptions[body.Kind]()
 	query := r.URL.Query()
@@ -81,8 +81,8 @@ func (c *Connector) admitted(r *http.Request, rec *request.Request, res *scheme.
 	if err := internalversion.DecodeParameters(query, options); err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	asked := admission.Attributes{Resource: res, Subresource: rec.Info.Subresource, Operation: admission.OpConnect, Request: rec}
-	if !c.Admission.Handles(asked) {
+	attributes := admission.Attributes{Resource: res, Subresource: rec.Info.Subresource, Operation: admission.OpConnect, Request: rec}
+	if !c.Admission.Handles(attributes) {
 		return options, nil
 	}
 	members, err := runtime.DefaultUnstructuredConverter.ToUnstructured(options)
@@ -92,8 +92,8 @@ func (c *Connector) admitted(r *http.Request, rec *request.Request, res *scheme.
 	object := &unstructured.Unstructured{Object: members}
 	object.SetAPIVersion(body.APIVersion())
 	object.SetKind(body.Kind)
-	asked.Object = object
-	decided, err := c.Admission.Decide(r.Context(), asked)
+	attributes.Object = object
+	decided, err := c.Admission.Decide(r.Context(), attributes)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func restOf(u *url.URL, rest string) string {
 func (c *Connector) serveProxy(w http.ResponseWriter, r *http.Request, rec *request.Request, path string) error {
 	to, err := c.ofProxy(r.Context(), rec.Info.Resource, rec.Info.Namespace, rec.Info.Name, path)
 	if err != nil {
-		return unexplained(err)
+		return withoutReason(err)
 	}
 	to.url.RawQuery = r.URL.RawQuery
 	upgrades := proxy.UpgradeType(r.Header) != ""
@@ -153,11 +153,11 @@ func (c *Connector) serveProxy(w http.ResponseWriter, r *http.Request, rec *requ
 		return nil
 	}
 	hop := c.hop(to, func(p *httputil.ProxyRequest) {
-		readdress(p, to.url)
+		rewriteRequest(p, to.url)
 		p.Out.Host = p.In.Host
 	})
-	hop.Limited, hop.Plain = true, &rewriting{to.plain, prefixOf(r.URL.Path, to.url.Path)}
-	hop.Modify = func(_ http.Header, answer *http.Response) error { return tame(answer) }
+	hop.Limited, hop.Plain = true, &linkRewriter{to.plain, prefixOf(r.URL.Path, to.url.Path)}
+	hop.Modify = func(_ http.Header, answer *http.Response) error { return filterHeaders(answer) }
 	return c.Forward.Serve(w, r, rec.User, hop)
 }
 
@@ -178,7 +178,7 @@ func (c *Connector) hop(to *location, rewrite func(*httputil.ProxyRequest)) *pro
 		if code := answer.StatusCode; code != http.StatusSwitchingProtocols && code < http.StatusBadRequest {
 			return fmt.Errorf("invalid upgrade response: status code %d", code)
 		}
-		return tame(answer)
+		return filterHeaders(answer)
 	}, ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 		if proxy.UpgradeType(r.Header) == "" {
 			c.WriteError(w, r, apierrors.NewServiceUnavailable("error trying to reach service: "+err.Error()))
@@ -188,8 +188,8 @@ func (c *Connector) hop(to *location, rewrite func(*httputil.ProxyRequest)) *pro
 	}}
 }
 
-// readdress prepares the request to a location, without the client's credentials.
-func readdress(p *httputil.ProxyRequest, to *url.URL) {
+// rewriteRequest prepares the request to a location, without the client's credentials.
+func rewriteRequest(p *httputil.ProxyRequest, to *url.URL) {
 	p.Out.URL, p.Out.Host, p.Out.Trailer = to, to.Host, nil
 	proxy.RemoveCredentials(p.Out.Header)
 	if before := p.In.Header["X-Forwarded-For"]; len(before) > 0 {
@@ -198,17 +198,17 @@ func readdress(p *httputil.ProxyRequest, to *url.URL) {
 	p.SetXForwarded()
 }
 
-// unexplained converts err to a 500 error without a reason, unless it is a Status error.
-func unexplained(err error) error {
+// withoutReason converts err to a 500 error without a reason, unless it is a Status error.
+func withoutReason(err error) error {
 	if _, ok := err.(apierrors.APIStatus); ok {
 		return err
 	}
 	return apierror.InternalWithoutReason(err.Error())
 }
 
-// tame removes response headers that would allow a program in a Pod to affect other pages of this
-// server in the user's browser. The sandbox isolates these pages from the origin.
-func tame(answer *http.Response) error {
+// filterHeaders removes response headers that would allow a program in a Pod to affect other pages
+// of this server in the user's browser. The sandbox isolates these pages from the origin.
+func filterHeaders(answer *http.Response) error {
 	for key := range answer.Header {
 		if slices.Contains(hostWide, key) || strings.HasPrefix(key, "Access-Control-") {
 			delete(answer.Header, key)

@@ -42,7 +42,7 @@ const (
 	idleConn    = 90 * time.Second // how long an idle connection is kept
 	idleConns   = 2                // per address
 	// maximum time until a kubelet sends the header of its response
-	headerWait = time.Minute
+	headerTimeout = time.Minute
 )
 
 // Config defines how to connect to kubelets.
@@ -91,7 +91,7 @@ func (c *Clients) toKubelets(authorities func() *x509.CertPool) *http.Transport 
 			}
 			return (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, address)
 		},
-		ResponseHeaderTimeout: headerWait, MaxResponseHeaderBytes: proxy.MaxHeader, MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn,
+		ResponseHeaderTimeout: headerTimeout, MaxResponseHeaderBytes: proxy.MaxHeader, MaxIdleConnsPerHost: idleConns, IdleConnTimeout: idleConn,
 		DisableCompression: true, ExpectContinueTimeout: time.Second,
 	}
 }

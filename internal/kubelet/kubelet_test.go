@@ -136,7 +136,7 @@ func TestRequestsReachPods(t *testing.T) {
 	f.serve(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s %s %s %q %q", r.Method, r.RequestURI, r.Header.Get("X-Forwarded-Uri"), r.Header.Get("Authorization"), r.Header.Get("X-Remote-User"))
 	})
-	for asked, want := range map[string]string{
+	for attributes, want := range map[string]string{
 		"GET " + proxied + "/":                         `GET / ` + proxied + `/ "" ""`,
 		"GET " + proxied + "/a/b?c=d&e=%2F":            `GET /a/b?c=d&e=%2F ` + proxied + `/a/b "" ""`,
 		"POST " + proxied + "/a/":                      `POST /a/ ` + proxied + `/a/ "" ""`,
@@ -148,13 +148,13 @@ func TestRequestsReachPods(t *testing.T) {
 		"GET /api/v1/namespaces/n/pods/absent/proxy/x": `pods \"absent\" not found`,
 		"GET /api/v1/namespaces/n/pods/a:b:c:d/proxy/": `invalid pod request \"a:b:c:d\"`,
 	} {
-		method, path, _ := strings.Cut(asked, " ")
+		method, path, _ := strings.Cut(attributes, " ")
 		answer, body := f.get(method, path, "Authorization", "Bearer secret", "X-Remote-User", "root")
 		if !strings.Contains(body, want) {
-			t.Errorf("%s: got %d %s\nwant %s", asked, answer.StatusCode, body, want)
+			t.Errorf("%s: got %d %s\nwant %s", attributes, answer.StatusCode, body, want)
 		}
 		if policy := answer.Header.Get("Content-Security-Policy"); answer.StatusCode == 200 && !strings.HasPrefix(policy, "sandbox") {
-			t.Errorf("%s: its page has the server's origin (%q)", asked, policy)
+			t.Errorf("%s: its page has the server's origin (%q)", attributes, policy)
 		}
 	}
 	if answer, _ := f.get("HEAD", proxied+"/x"); answer.StatusCode != 200 {

@@ -32,7 +32,7 @@ func (c *Connector) serveLog(w http.ResponseWriter, r *http.Request, rec *reques
 	to, err := c.ofLog(rec.Info.Namespace, rec.Info.Name, options)
 	switch {
 	case err != nil:
-		return unexplained(err)
+		return withoutReason(err)
 	case to == nil:
 		w.WriteHeader(http.StatusNoContent)
 		return nil
@@ -44,12 +44,12 @@ func (c *Connector) serveLog(w http.ResponseWriter, r *http.Request, rec *reques
 	defer done()
 	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, to.url.String(), nil)
 	if err != nil {
-		return unexplained(err)
+		return withoutReason(err)
 	}
 	client := http.Client{Transport: to.plain, CheckRedirect: func(*http.Request, []*http.Request) error { return errRedirect }}
 	answer, err := client.Do(ask)
 	if err != nil {
-		return unexplained(err)
+		return withoutReason(err)
 	}
 	defer answer.Body.Close()
 	if err := refusal(answer, rec.Info.Name); err != nil {

@@ -16,12 +16,12 @@ import (
 // because rewriting a page requires it to be in memory.
 const maxRewritten = 1 << 20
 
-// unrewritten is a prefix of the Content-Type that hides HTML from utilproxy.Transport.
-const unrewritten = "unrewritten/"
+// notRewritten is a prefix of the Content-Type that hides HTML from utilproxy.Transport.
+const notRewritten = "unrewritten/"
 
-// rewriting is a transport that prepends a path to the links in HTML pages, and to the Location of
-// a redirect.
-type rewriting struct {
+// linkRewriter is a transport that prepends a path to the links in HTML pages, and to the Location
+// of a redirect.
+type linkRewriter struct {
 	next   http.RoundTripper
 	prefix string
 }
@@ -34,23 +34,23 @@ func prefixOf(path, there string) string {
 	return strings.TrimSuffix(path, there)
 }
 
-func (t *rewriting) RoundTrip(r *http.Request) (*http.Response, error) {
-	inner := &utilproxy.Transport{PathPrepend: t.prefix, RoundTripper: bounded{t.next}}
+func (t *linkRewriter) RoundTrip(r *http.Request) (*http.Response, error) {
+	inner := &utilproxy.Transport{PathPrepend: t.prefix, RoundTripper: boundedTransport{t.next}}
 	answer, err := inner.RoundTrip(r)
 	if err != nil {
 		return nil, err
 	}
-	if kind, hidden := strings.CutPrefix(answer.Header.Get("Content-Type"), unrewritten); hidden {
+	if kind, hidden := strings.CutPrefix(answer.Header.Get("Content-Type"), notRewritten); hidden {
 		answer.Header.Set("Content-Type", kind)
 	}
 	return answer, nil
 }
 
-// bounded is a transport that buffers pages up to maxRewritten bytes. It marks longer and
+// boundedTransport is a transport that buffers pages up to maxRewritten bytes. It marks longer and
 // compressed pages as unrewritten.
-type bounded struct{ next http.RoundTripper }
+type boundedTransport struct{ next http.RoundTripper }
 
-func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := t.next.RoundTrip(r)
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		return answer, nil
 	}
 	if answer.ContentLength > maxRewritten || answer.Header.Get("Content-Encoding") != "" {
-		answer.Header.Set("Content-Type", unrewritten+kind)
+		answer.Header.Set("Content-Type", notRewritten+kind)
 		return answer, nil
 	}
 	page, err := io.ReadAll(io.LimitReader(answer.Body, maxRewritten+1))
@@ -69,8 +69,8 @@ func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 		answer.Body.Close()
 		return nil, err
 	case len(page) > maxRewritten:
-		answer.Header.Set("Content-Type", unrewritten+kind)
-		answer.Body = rest{io.MultiReader(bytes.NewReader(page), answer.Body), answer.Body}
+		answer.Header.Set("Content-Type", notRewritten+kind)
+		answer.Body = restBody{io.MultiReader(bytes.NewReader(page), answer.Body), answer.Body}
 		return answer, nil
 	}
 	answer.Body.Close()
@@ -78,8 +78,8 @@ func (t bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// rest is a partially read body.
-type rest struct {
+// restBody is a partially read body.
+type restBody struct {
 	io.Reader
 	io.Closer
 }

@@ -45,8 +45,8 @@ const (
 	maxStatus = 64 << 10
 )
 
-// translates reports whether the request uses one of the protocols that this file translates.
-func translates(r *http.Request, options runtime.Object) bool {
+// isTranslated reports whether the request uses one of the protocols that this file translates.
+func isTranslated(r *http.Request, options runtime.Object) bool {
 	if _, forward := options.(*corev1.PodPortForwardOptions); forward {
 		return wsstream.IsWebSocketRequestWithTunnelingProtocol(r)
 	}
@@ -108,7 +108,7 @@ func (c *spdyConn) RemoteAddr() net.Addr        { return &net.TCPAddr{} }
 func (to *location) tunnel(ctx context.Context, w http.ResponseWriter, r *http.Request) error {
 	conn, err := to.dialSPDY(ctx, portForward)
 	if err != nil {
-		return unexplained(err)
+		return withoutReason(err)
 	}
 	defer conn.Close()
 	server := websocket.Server{

@@ -44,8 +44,8 @@ import (
 	"apilet/internal/request"
 )
 
-// part is the divisor for the limit per owner, which is a quarter of the pool.
-const part = 4
+// ownerDivisor is the divisor for the limit per owner, which is a quarter of the pool.
+const ownerDivisor = 4
 
 // ownerOf returns the owner of a user's requests.
 func ownerOf(u request.User) string {
@@ -60,8 +60,8 @@ func isMaster(u request.User) bool { return slices.Contains(u.Groups, request.Gr
 // Slots limits the number of concurrent requests of some kind. Each owner is limited to a quarter
 // of the places. Administrators have the same number of separate places without this limit.
 type Slots struct {
-	all  int
-	full string // error message if no place is free
+	all       int
+	fullError string // error message if no place is free
 
 	mu      sync.Mutex // guards the following fields
 	taken   int
@@ -71,7 +71,7 @@ type Slots struct {
 
 // NewSlots returns the given number of places.
 func NewSlots(all int) *Slots {
-	return &Slots{all: all, full: "too many requests of this kind at once, by this user or by all", each: map[string]int{}}
+	return &Slots{all: all, fullError: "too many requests of this kind at once, by this user or by all", each: map[string]int{}}
 }
 
 // maxUpgraded bounds connections that were upgraded to another protocol (WebSocket, SPDY). Each
@@ -82,7 +82,7 @@ const maxUpgraded = 512
 // upgraded connections of a server.
 func NewUpgradeSlots() *Slots {
 	p := NewSlots(maxUpgraded)
-	p.full = "too many upgraded connections (exec, attach, port-forward, WebSocket) are open, by this user or by all; close some and try again"
+	p.fullError = "too many upgraded connections (exec, attach, port-forward, WebSocket) are open, by this user or by all; close some and try again"
 	return p
 }
 
@@ -96,17 +96,17 @@ func (p *Slots) TryAcquire(u request.User) (release func(), ok bool) {
 			return nil, false
 		}
 		p.masters++
-		return func() { p.give(&p.masters) }, true
+		return func() { p.grant(&p.masters) }, true
 	}
 	owner := ownerOf(u)
-	if p.taken == p.all || p.each[owner] >= max(1, p.all/part) {
+	if p.taken == p.all || p.each[owner] >= max(1, p.all/ownerDivisor) {
 		return nil, false
 	}
 	p.taken++
 	p.each[owner]++
 	return func() {
-		p.give(&p.taken)
-		p.leave(owner)
+		p.grant(&p.taken)
+		p.release(owner)
 	}, true
 }
 
@@ -114,18 +114,18 @@ func (p *Slots) TryAcquire(u request.User) (release func(), ok bool) {
 func (p *Slots) Acquire(u request.User) (leave func(), err error) {
 	leave, ok := p.TryAcquire(u)
 	if !ok {
-		return nil, apierrors.NewTooManyRequests(p.full, 1)
+		return nil, apierrors.NewTooManyRequests(p.fullError, 1)
 	}
 	return leave, nil
 }
 
-func (p *Slots) give(n *int) {
+func (p *Slots) grant(n *int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	*n--
 }
 
-func (p *Slots) leave(owner string) {
+func (p *Slots) release(owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.each[owner]--; p.each[owner] == 0 {

@@ -142,8 +142,8 @@ func TestWhatGrowsIsNotWaitedFor(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if p := &b.tenants; p.used != 0 || len(p.owners)+len(p.line)+len(p.claims) != 0 || p.exceeded != nil {
-			t.Errorf("left: %d bytes, %v, %v, %v", p.used, p.owners, p.line, p.claims)
+		if p := &b.tenants; p.used != 0 || len(p.owners)+len(p.queue)+len(p.claims) != 0 || p.exceeded != nil {
+			t.Errorf("left: %d bytes, %v, %v, %v", p.used, p.owners, p.queue, p.claims)
 		}
 	})
 }

@@ -22,15 +22,15 @@ const (
 	poolBytes  = 64 << 20
 	smallLimit = 96 << 20        // memory limit (GOMEMLIMIT) below which the pools are reduced
 	smallShare = 8               // a reduced pool is the limit divided by this
-	slowest    = 256 << 10       // minimum bytes per second while other requests wait
+	minRate    = 256 << 10       // minimum bytes per second while other requests wait
 	grace      = 5 * time.Second // additional time for a connection
 	// how often a waiting request checks for clients that read too slowly
-	lookEvery = time.Second
+	checkInterval = time.Second
 )
 
 // Memory contains the memory pools of a server. Every request has a Claim on them.
 type Memory struct {
-	patience         time.Duration // how long a request waits for memory
+	timeout          time.Duration // how long a request waits for memory
 	tenants, masters pool
 }
 
@@ -52,20 +52,20 @@ func poolSize(limit int64) int64 {
 }
 
 func newBytes(patience time.Duration, size int64) *Memory {
-	return &Memory{patience: patience, tenants: pool{size: size, share: size / part}, masters: pool{size: size, share: size}}
+	return &Memory{timeout: patience, tenants: pool{size: size, share: size / ownerDivisor}, masters: pool{size: size, share: size}}
 }
 
 // A pool contains the bytes for tenants or for administrators.
 type pool struct {
 	size, share int64 // total size and the limit per owner
 
-	mu       sync.Mutex // guards the following fields, and the fields of claims
-	used     int64
-	owners   map[string]*owner // owners that are holding or waiting for bytes
-	line     []*owner          // owners that are waiting, in order
-	claims   map[*Claim]struct{}
-	exceeded *Claim // claim that was granted beyond the limit, or nil
-	looked   time.Time
+	mu        sync.Mutex // guards the following fields, and the fields of claims
+	used      int64
+	owners    map[string]*owner // owners that are holding or waiting for bytes
+	queue     []*owner          // owners that are waiting, in order
+	claims    map[*Claim]struct{}
+	exceeded  *Claim // claim that was granted beyond the limit, or nil
+	lastCheck time.Time
 }
 
 type owner struct {
@@ -94,7 +94,7 @@ type Claim struct {
 }
 
 // A claimant is a response writer that contains the Claim.
-type claimant interface{ Claim() *Claim }
+type claimHolder interface{ Claim() *Claim }
 
 // A lender is a response writer that can lend its resources while the request waits.
 type lender interface{ WhileLent(wait func()) }
@@ -106,7 +106,7 @@ func claimOf(w http.ResponseWriter) (c *Claim, lent func(wait func())) {
 		if l, ok := w.(lender); ok {
 			lent = l.WhileLent
 		}
-		if holder, ok := w.(claimant); ok {
+		if holder, ok := w.(claimHolder); ok {
 			return holder.Claim(), lent
 		}
 		wrapper, ok := w.(interface{ Unwrap() http.ResponseWriter })
@@ -124,7 +124,7 @@ func TryReserve(ctx context.Context, w http.ResponseWriter, n int) bool {
 		return true
 	}
 	c, _ := claimOf(w)
-	return !c.enter(ctx, w) || c.try(int64(n))
+	return !c.join(ctx, w) || c.try(int64(n))
 }
 
 // Reserve reserves n bytes in total, and waits for them if necessary. The error is a Status that
@@ -144,7 +144,7 @@ func ForceReserve(ctx context.Context, w http.ResponseWriter, n int) {
 	if n <= Large {
 		return
 	}
-	if c, _ := claimOf(w); c.enter(ctx, w) {
+	if c, _ := claimOf(w); c.join(ctx, w) {
 		c.pool.mu.Lock()
 		defer c.pool.mu.Unlock()
 		c.pool.grantLocked(c, min(int64(n), c.pool.share))
@@ -187,9 +187,9 @@ func (c *Claim) Release() {
 	p.admitLocked()
 }
 
-// enter selects the pool and sets the function that closes the connection. It returns false if
+// join selects the pool and sets the function that closes the connection. It returns false if
 // there is no limit, and the claim must not be used then.
-func (c *Claim) enter(ctx context.Context, w http.ResponseWriter) bool {
+func (c *Claim) join(ctx context.Context, w http.ResponseWriter) bool {
 	if c.Memory == nil {
 		return false
 	}
@@ -238,7 +238,7 @@ func (c *Claim) try(n int64) bool {
 	if n <= c.n {
 		return true
 	}
-	if c.n == 0 && len(p.line) > 0 || !p.fitsLocked(c, n) {
+	if c.n == 0 && len(p.queue) > 0 || !p.fitsLocked(c, n) {
 		return false
 	}
 	p.grantLocked(c, n)
@@ -273,7 +273,7 @@ func (c *Claim) wait(ctx context.Context, n int64) error {
 	p := c.pool
 	w := &waiter{claim: c, n: min(n, p.share), granted: make(chan struct{})}
 	p.join(w)
-	timer, ticker := time.NewTimer(c.Memory.patience), time.NewTicker(lookEvery)
+	timer, ticker := time.NewTimer(c.Memory.timeout), time.NewTicker(checkInterval)
 	defer timer.Stop()
 	defer ticker.Stop()
 	for {
@@ -301,7 +301,7 @@ func (p *pool) join(w *waiter) {
 	defer p.mu.Unlock()
 	o := p.ownerLocked(w.claim.owner)
 	if len(o.waiting) == 0 {
-		p.line = append(p.line, o)
+		p.queue = append(p.queue, o)
 	}
 	at := len(o.waiting)
 	if w.claim.n > 0 {
@@ -332,13 +332,13 @@ func (p *pool) leave(w *waiter) (granted bool) {
 // for a request, it is not overtaken by smaller requests.
 func (p *pool) admitLocked() {
 	full := false
-	for i := 0; i < len(p.line); {
-		o := p.line[i]
+	for i := 0; i < len(p.queue); {
+		o := p.queue[i]
 		for len(o.waiting) > 0 && o.waiting[0].gone {
 			o.waiting = o.waiting[1:]
 		}
 		if len(o.waiting) == 0 {
-			p.line = slices.Delete(p.line, i, i+1)
+			p.queue = slices.Delete(p.queue, i, i+1)
 			p.forgetLocked(o)
 			continue
 		}
@@ -352,7 +352,7 @@ func (p *pool) admitLocked() {
 		p.grantLocked(w.claim, w.n)
 		close(w.granted)
 		o.waiting = o.waiting[1:]
-		p.line = append(slices.Delete(p.line, i, i+1), o)
+		p.queue = append(slices.Delete(p.queue, i, i+1), o)
 	}
 }
 
@@ -361,12 +361,12 @@ func (p *pool) admitLocked() {
 func (p *pool) cutSlow(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now.Sub(p.looked) < lookEvery/2 {
+	if now.Sub(p.lastCheck) < checkInterval/2 {
 		return
 	}
-	p.looked = now
+	p.lastCheck = now
 	for c := range p.claims {
-		allowed := grace + time.Duration(float64(c.n)/slowest*float64(time.Second))
+		allowed := grace + time.Duration(float64(c.n)/minRate*float64(time.Second))
 		if c.cut != nil && now.Sub(c.since) > allowed {
 			c.cut()
 			c.cut = nil

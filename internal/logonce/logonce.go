@@ -22,16 +22,16 @@ import (
 	"apilet/internal/store"
 )
 
-const troublesMax = 1000 // maximum number of names, since webhooks come and go
+const maxFailures = 1000 // maximum number of names, since webhooks come and go
 
 // A Log contains the current failures by name.
 type Log struct {
 	log zerolog.Logger
 
-	mu      sync.Mutex // guards the fields below
-	now     map[string]struct{}
-	crowded bool   // whether the log has a line about failures beyond troublesMax
-	writing string // the reason why the store cannot write, or ""
+	mu         sync.Mutex // guards the fields below
+	now        map[string]struct{}
+	overflowed bool   // whether the log has a line about failures beyond maxFailures
+	writing    string // the reason why the store cannot write, or ""
 }
 
 // New returns a Log without failures that writes to log.
@@ -40,34 +40,34 @@ func New(log zerolog.Logger) *Log {
 }
 
 // Report records the result of an operation. A nil error means success. It logs the result if it
-// differs from the previous one. If troublesMax operations are failing, it logs once that there are
+// differs from the previous one. If maxFailures operations are failing, it logs once that there are
 // more, and no further failures until one of them recovers.
 func (t *Log) Report(what string, err error) {
 	if t == nil {
 		return
 	}
-	switch t.note(what, err != nil) {
-	case begins:
-		t.begins(what, err)
-	case beginsUnseen:
-		t.log.Error().Err(err).Str("what", what).Int("failing", troublesMax).Msg("failing, as are many others; new failures are not logged until some recover")
-	case ends:
-		t.ends(what)
+	switch t.update(what, err != nil) {
+	case began:
+		t.logBegin(what, err)
+	case beganUntracked:
+		t.log.Error().Err(err).Str("what", what).Int("failing", maxFailures).Msg("failing, as are many others; new failures are not logged until some recover")
+	case ended:
+		t.logEnd(what)
 	}
 }
 
 // A turn is the change in the state of an operation.
-type turn int
+type transition int
 
 const (
-	nothing turn = iota
-	begins
-	beginsUnseen // too many failures: this one is logged, but not remembered
-	ends
+	nothing transition = iota
+	began
+	beganUntracked // too many failures: this one is logged, but not remembered
+	ended
 )
 
-// note records whether an operation fails, and returns the change.
-func (t *Log) note(what string, fails bool) turn {
+// update records whether an operation fails, and returns the change.
+func (t *Log) update(what string, fails bool) transition {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, known := t.now[what]
@@ -76,20 +76,20 @@ func (t *Log) note(what string, fails bool) turn {
 		return nothing
 	case !fails:
 		delete(t.now, what)
-		t.crowded = false
-		return ends
-	case len(t.now) < troublesMax:
+		t.overflowed = false
+		return ended
+	case len(t.now) < maxFailures:
 		t.now[what] = struct{}{}
-		return begins
-	case t.crowded:
+		return began
+	case t.overflowed:
 		return nothing
 	}
-	t.crowded = true
-	return beginsUnseen
+	t.overflowed = true
+	return beganUntracked
 }
 
 // ReportWrite records the result of a write to the store. A new kind of failure replaces the
-// previous one. The limit of troublesMax does not apply.
+// previous one. The limit of maxFailures does not apply.
 func (t *Log) ReportWrite(err error) {
 	what := ""
 	switch {
@@ -108,17 +108,17 @@ func (t *Log) ReportWrite(err error) {
 		return
 	}
 	if was != "" {
-		t.ends(was)
+		t.logEnd(was)
 	}
 	if what != "" {
-		t.begins(what, err)
+		t.logBegin(what, err)
 	}
 }
 
-func (t *Log) begins(what string, err error) {
+func (t *Log) logBegin(what string, err error) {
 	t.log.Error().Err(err).Str("what", what).Msg("failing; the log will say when it recovers")
 }
 
-func (t *Log) ends(what string) {
+func (t *Log) logEnd(what string) {
 	t.log.Info().Str("what", what).Msg("recovered")
 }

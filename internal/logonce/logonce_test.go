@@ -35,7 +35,7 @@ func TestTroublesHaveABound(t *testing.T) {
 	var log apitest.Log
 	tr := New(zerolog.New(&log))
 	cause := errors.New("no")
-	for i := range troublesMax {
+	for i := range maxFailures {
 		tr.Report(strings.Repeat("x", i), cause)
 	}
 	for range 3 { // for which there is no room: told once, all together
@@ -47,7 +47,7 @@ func TestTroublesHaveABound(t *testing.T) {
 	tr.Report("another", cause)
 	tr.Report("another", errors.New("still no"))
 	tr.Report("one more", cause)
-	if lines := strings.Count(log.String(), "\n"); lines != troublesMax+4 || len(tr.now) != troublesMax {
+	if lines := strings.Count(log.String(), "\n"); lines != maxFailures+4 || len(tr.now) != maxFailures {
 		t.Errorf("%d lines, %d troubles", lines, len(tr.now))
 	}
 	var nobody *Log

@@ -145,11 +145,11 @@ func (n *Notifier) catchUp() {
 		newest := n.st.Revision()
 		events, reset, err := n.log.Next(context.Background())
 		if reset || err != nil {
-			n.each((*Subscription).lookAnyway)
+			n.each((*Subscription).wakeAlways)
 			n.log.From(newest)
 		}
 		if len(events) > 0 {
-			n.tell(events)
+			n.notify(events)
 		}
 		if n.upTo.Store(n.log.Rev()); len(events) == 0 && !reset {
 			return
@@ -157,44 +157,44 @@ func (n *Notifier) catchUp() {
 	}
 }
 
-func (n *Notifier) tell(events []store.Event) {
+func (n *Notifier) notify(events []store.Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i := range events {
-		n.tellLocked(&events[i])
+		n.notifyLocked(&events[i])
 	}
 }
 
-// tellLocked wakes all subscriptions that may be interested in the event.
-func (n *Notifier) tellLocked(ev *store.Event) {
+// notifyLocked wakes all subscriptions that may be interested in the event.
+func (n *Notifier) notifyLocked(ev *store.Event) {
 	resource, namespace := prefixes(ev.Key)
 	for _, span := range [...]string{resource, namespace, ev.Key} {
-		n.spans[span].ring(ev)
+		n.spans[span].wake(ev)
 	}
 	f := n.facets[resource]
 	if f == nil {
 		return
 	}
-	f.ring(ev, ev.JSON)
+	f.wake(ev, ev.JSON)
 	if ev.Prev != nil {
-		f.ring(ev, ev.Prev)
+		f.wake(ev, ev.Prev)
 	}
 }
 
-// ring wakes the subscriptions whose label or field matches a version of the object.
-func (f *facets) ring(ev *store.Event, json []byte) {
+// wake wakes the subscriptions whose label or field matches a version of the object.
+func (f *facets) wake(ev *store.Event, json []byte) {
 	if len(f.labels) > 0 {
 		gjson.GetBytes(json, "metadata.labels").ForEach(func(label, value gjson.Result) bool {
-			f.labels[[2]string{label.String(), value.String()}].ring(ev)
+			f.labels[[2]string{label.String(), value.String()}].wake(ev)
 			return true
 		})
 	}
 	for path, values := range f.fields {
-		values[gjson.GetBytes(json, path).String()].ring(ev)
+		values[gjson.GetBytes(json, path).String()].wake(ev)
 	}
 }
 
-func (g group) ring(ev *store.Event) {
+func (g group) wake(ev *store.Event) {
 	for s := range g {
 		if s.at.Load() < ev.Rev && strings.HasPrefix(ev.Key, s.want.Span) {
 			s.due.CompareAndSwap(0, ev.Rev)
@@ -308,8 +308,8 @@ func (s *Subscription) Wake() {
 	}
 }
 
-// lookAnyway wakes a subscription without a known event.
-func (s *Subscription) lookAnyway() {
+// wakeAlways wakes a subscription without a known event.
+func (s *Subscription) wakeAlways() {
 	s.due.Store(1)
 	s.Wake()
 }

@@ -313,6 +313,6 @@ func BenchmarkTell(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		n.tellLocked(&events[0])
+		n.notifyLocked(&events[0])
 	}
 }

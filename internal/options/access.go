@@ -26,14 +26,14 @@ type OIDC struct {
 	GroupsClaim, GroupsPrefix string
 	Algorithms                []string
 	Required                  []string // each has the form claim=value
-	given                     bool
+	isSet                     bool
 }
 
 func (o *OIDC) define(f *flag.FlagSet) {
 	text := func(into *string, name, value, what string) {
 		*into = value
 		f.Func(name, what, func(text string) error {
-			o.given, *into = true, text
+			o.isSet, *into = true, text
 			return nil
 		})
 	}
@@ -45,11 +45,11 @@ func (o *OIDC) define(f *flag.FlagSet) {
 	text(&o.GroupsClaim, "oidc-groups-claim", "", "`claim` with the groups, a string or a list")
 	text(&o.GroupsPrefix, "oidc-groups-prefix", "", "prefix (`text`) of groups")
 	f.Func("oidc-signing-algs", "comma-separated `names` of the allowed signature algorithms (default RS256)", func(list string) error {
-		o.given = true
+		o.isSet = true
 		return commandline.AppendList(&o.Algorithms)(list)
 	})
 	f.Func("oidc-required-claim", "`claim=value` that each token must contain; may be repeated", func(pair string) error {
-		o.given = true
+		o.isSet = true
 		if !strings.Contains(pair, "=") {
 			return errors.New("must have the form claim=value")
 		}
@@ -86,7 +86,7 @@ func (o *OIDC) configuration() (*apiserver.AuthenticationConfiguration, error) {
 	return &apiserver.AuthenticationConfiguration{JWT: []apiserver.JWTAuthenticator{one}}, nil
 }
 
-func (o *Options) defineOthers(f *flag.FlagSet) {
+func (o *Options) defineExternal(f *flag.FlagSet) {
 	f.StringVar(&o.Auth.IssuersFile, "authentication-config", "", "`file` with an AuthenticationConfiguration: token issuers, claim mappings and anonymous access; reloaded when it changes")
 	o.OIDC.define(f)
 	f.StringVar(&o.Auth.TokenHook.File, "authentication-token-webhook-config-file", "", "kubeconfig `file` of the webhook that verifies tokens (TokenReview)")
@@ -95,7 +95,7 @@ func (o *Options) defineOthers(f *flag.FlagSet) {
 	f.StringVar(&o.Auth.PlanFile, "authorization-config", "", "`file` with an AuthorizationConfiguration, the ordered list of authorizers, instead of --authorization-mode; reloaded when it changes")
 	hook := func(name string) func(string) error {
 		return func(text string) (err error) {
-			o.hookGiven = true
+			o.hookSet = true
 			switch name {
 			case "config-file":
 				o.Hook.File = text
@@ -116,21 +116,21 @@ func (o *Options) defineOthers(f *flag.FlagSet) {
 	f.Func("authorization-webhook-cache-unauthorized-ttl", "`duration` to cache denied requests (default 30s)", hook("cache-unauthorized-ttl"))
 }
 
-// finishOthers validates the combination of these flags. The error messages are those of
+// finishExternal validates the combination of these flags. The error messages are those of
 // kube-apiserver.
-func (o *Options) finishOthers() (err error) {
+func (o *Options) finishExternal() (err error) {
 	o.Auth.OwnIssuers = o.Accounts.Issuers
 	switch {
-	case o.OIDC.given && o.Auth.IssuersFile != "":
+	case o.OIDC.isSet && o.Auth.IssuersFile != "":
 		return errors.New("authentication-config file and oidc-* flags are mutually exclusive")
-	case o.OIDC.given && (o.OIDC.Issuer == "" || o.OIDC.Client == ""):
+	case o.OIDC.isSet && (o.OIDC.Issuer == "" || o.OIDC.Client == ""):
 		return errors.New("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set")
-	case o.Auth.PlanFile != "" && (len(o.Authorization) > 0 || o.hookGiven):
+	case o.Auth.PlanFile != "" && (len(o.Authorization) > 0 || o.hookSet):
 		return errors.New("--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined")
 	case o.Hook.File != "" && !slices.Contains(o.Authorization, callout.TypeWebhook):
 		return errors.New("cannot specify --authorization-webhook-config-file without mode Webhook")
 	}
-	if o.OIDC.given {
+	if o.OIDC.isSet {
 		o.Auth.Algorithms = o.OIDC.Algorithms
 		if len(o.Auth.Algorithms) == 0 {
 			o.Auth.Algorithms = []string{"RS256"}
@@ -145,7 +145,7 @@ func (o *Options) finishOthers() (err error) {
 	return nil
 }
 
-// asksOthers reports whether an external authenticator is configured.
-func (o *Options) asksOthers() bool {
+// hasExternal reports whether an external authenticator is configured.
+func (o *Options) hasExternal() bool {
 	return cmp.Or(o.Auth.IssuersFile, o.OIDC.Issuer, o.Auth.TokenHook.File) != ""
 }

@@ -53,11 +53,11 @@ type Options struct {
 	Audit                                   Audit
 	OIDC                                    OIDC
 	Hook                                    callout.HookFlags // for --authorization-mode=Webhook
-	hookGiven                               bool
+	hookSet                                 bool
 	DenyDeprecated, ManagedFields, Validate bool
 	FlowControl                             bool
 	MaxReadonly, MaxMutating                int // AutoSeats means that the number of seats follows the capacity of the machine
-	readonlyGiven, mutatingGiven            bool
+	readonlySet, mutatingSet                bool
 	RequestTimeout, MinTimeout              time.Duration
 	ShutdownDelay                           time.Duration // time between the signal and the end of serving
 	CompactionInterval, EventTTL            time.Duration
@@ -87,7 +87,7 @@ func (o *Options) Groups() []commandline.FlagGroup {
 		{Title: "Storage in etcd (the data file is then a replica)", Define: o.Etcd.Define},
 		{Title: "Address and certificate", Define: o.defineAddress},
 		{Title: "Authentication and authorization", Define: o.defineAccess},
-		{Title: "External authentication and authorization", Define: o.defineOthers},
+		{Title: "External authentication and authorization", Define: o.defineExternal},
 		{Title: "Service accounts", Define: o.defineAccounts},
 		{Title: "Aggregated API servers and authenticating proxies", Define: o.defineAggregation},
 		{Title: "Kubelets", Define: o.defineKubelet},
@@ -185,8 +185,8 @@ func (o *Options) defineObjects(f *flag.FlagSet) {
 
 func (o *Options) defineRequests(f *flag.FlagSet) {
 	o.MaxReadonly, o.MaxMutating = 400, 200
-	f.Func("max-requests-inflight", "maximum number of concurrent read requests. API Priority and Fairness has as many `seats` as this flag and --max-mutating-requests-inflight together. auto, for both, follows the capacity of the machine (default 400)", inflight(&o.MaxReadonly, &o.readonlyGiven))
-	f.Func("max-mutating-requests-inflight", "maximum `number` of concurrent write requests, or auto (default 200)", inflight(&o.MaxMutating, &o.mutatingGiven))
+	f.Func("max-requests-inflight", "maximum number of concurrent read requests. API Priority and Fairness has as many `seats` as this flag and --max-mutating-requests-inflight together. auto, for both, follows the capacity of the machine (default 400)", inflight(&o.MaxReadonly, &o.readonlySet))
+	f.Func("max-mutating-requests-inflight", "maximum `number` of concurrent write requests, or auto (default 200)", inflight(&o.MaxMutating, &o.mutatingSet))
 	f.BoolVar(&o.FlowControl, "enable-priority-and-fairness", true, "use API Priority and Fairness with the sum of both inflight limits; with false, each limit applies separately")
 	f.DurationVar(&o.RequestTimeout, "request-timeout", time.Minute, "maximum duration of a request other than a watch")
 	f.DurationVar(&o.MinTimeout, "min-request-timeout", 30*time.Minute, "minimum duration of a watch; the maximum is twice as long (kube-apiserver: a number of seconds)")
@@ -282,7 +282,7 @@ func (o *Options) Finish() error {
 	if err := o.finishModes(o.Authorization); err != nil {
 		return fmt.Errorf("--authorization-mode: %w", err)
 	}
-	if err := o.finishOthers(); err != nil {
+	if err := o.finishExternal(); err != nil {
 		return err
 	}
 	if addr, err := netip.ParseAddr(o.Advertised); o.Advertised != "" && (err != nil || addr.IsUnspecified() || addr.IsMulticast() || addr.Zone() != "") {
@@ -337,7 +337,7 @@ func (o *Options) finishTLS() error {
 	if (o.TLSCert == "") != (o.TLSKey == "") {
 		return errors.New("--tls-cert-file and --tls-private-key-file must be set together")
 	}
-	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.Auth.RequestHeader.ClientCAFile != "" || o.Auth.BootstrapTokens || o.asksOthers()
+	authenticator := o.Auth.TokenFile != "" || o.Auth.ClientCAFile != "" || o.Auth.RequestHeader.ClientCAFile != "" || o.Auth.BootstrapTokens || o.hasExternal()
 	o.OwnCerts = o.TLSCert == "" && (authenticator || o.CertDir != "" || len(o.Names) > 0 || !auth.IsLocalOnly(o.Listen))
 	o.Auth.Insecure = !authenticator && !o.OwnCerts
 	if o.CertDir == "" && !o.Ephemeral {
@@ -391,7 +391,7 @@ func (o *Options) finishSeats() error {
 	switch {
 	case o.MaxReadonly != AutoSeats && o.MaxMutating != AutoSeats:
 		return nil
-	case o.mutatingGiven && o.MaxMutating != AutoSeats || o.readonlyGiven && o.MaxReadonly != AutoSeats:
+	case o.mutatingSet && o.MaxMutating != AutoSeats || o.readonlySet && o.MaxReadonly != AutoSeats:
 		return errors.New("--max-requests-inflight=auto applies to both limits: --max-mutating-requests-inflight must be auto or not set")
 	case !o.FlowControl:
 		return errors.New("--max-requests-inflight=auto requires --enable-priority-and-fairness")

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	fewestBits  = 3  // minimum number of host bits in the first range
-	shortestSix = 64 // minimum length of an IPv6 prefix
+	minHostBits = 3  // minimum number of host bits in the first range
+	minIPv6Bits = 64 // minimum length of an IPv6 prefix
 )
 
 // ServiceRanges parses --service-cluster-ip-range, which contains one range, or two of different IP
@@ -27,10 +27,10 @@ func (o *Options) ServiceRanges() ([]netip.Prefix, error) {
 			return nil, fmt.Errorf("--service-cluster-ip-range: service-cluster-ip-range[0] is not a valid cidr: %q", text)
 		case err != nil:
 			return nil, fmt.Errorf("--service-cluster-ip-range: service-cluster-ip-range[%d] is not an ip net: %q", i, text)
-		case i == 0 && block.Addr().BitLen()-block.Bits() < fewestBits:
-			return nil, fmt.Errorf("--service-cluster-ip-range: error determining service IP ranges for primary service cidr: the service cluster IP range must be at least %d IP addresses", 1<<fewestBits)
-		case block.Addr().Is6() && block.Bits() < shortestSix:
-			return nil, fmt.Errorf("--service-cluster-ip-range: shortest allowed prefix length for service CIDR is %d, got %d", shortestSix, block.Bits())
+		case i == 0 && block.Addr().BitLen()-block.Bits() < minHostBits:
+			return nil, fmt.Errorf("--service-cluster-ip-range: error determining service IP ranges for primary service cidr: the service cluster IP range must be at least %d IP addresses", 1<<minHostBits)
+		case block.Addr().Is6() && block.Bits() < minIPv6Bits:
+			return nil, fmt.Errorf("--service-cluster-ip-range: shortest allowed prefix length for service CIDR is %d, got %d", minIPv6Bits, block.Bits())
 		}
 		blocks = append(blocks, block.Masked())
 	}

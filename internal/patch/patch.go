@@ -693,7 +693,7 @@ func Strategic(current, body []byte, schema any) (typed any, strictErrs []error,
 	}
 	// a patch cannot change them
 	for name, own := range map[string]any{"kind": kind, "apiVersion": apiVersion} {
-		if err := noText(merged[name]); err != nil {
+		if err := notStringError(merged[name]); err != nil {
 			return nil, nil, Invalid(strategicPatch, body, nil, err)
 		}
 		merged[name] = own
@@ -710,8 +710,8 @@ func Strategic(current, body []byte, schema any) (typed any, strictErrs []error,
 	return typed, strictErrs, nil
 }
 
-// noText returns the error of the library's converter for a value that must be a string.
-func noText(value any) error {
+// notStringError returns the error of the library's converter for a value that must be a string.
+func notStringError(value any) error {
 	switch value.(type) {
 	case nil, string:
 		return nil

@@ -82,13 +82,13 @@ func (f *Forwarder) Serve(w http.ResponseWriter, r *http.Request, user request.U
 		if hop.OnStart != nil {
 			hop.OnStart()
 		}
-		w = newPatientWriter(w, hop.WriteTimeout, cancel)
+		w = newDeadlineWriter(w, hop.WriteTimeout, cancel)
 	}
 	transport := hop.Plain
 	if upgrades {
 		transport = hop.Upgrade
 	}
-	proxy := &httputil.ReverseProxy{Transport: untraced{transport, ctx}, FlushInterval: -1, BufferPool: buffers, ErrorLog: quiet, Rewrite: hop.Rewrite,
+	proxy := &httputil.ReverseProxy{Transport: untracedTransport{transport, ctx}, FlushInterval: -1, BufferPool: buffers, ErrorLog: discardLog, Rewrite: hop.Rewrite,
 		ModifyResponse: func(answer *http.Response) error {
 			if answer.StatusCode == http.StatusSwitchingProtocols {
 				release()
@@ -113,7 +113,7 @@ func (f *Forwarder) Stream(w http.ResponseWriter, r *http.Request, user request.
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	ended := f.endWhenStopping(cancel)
-	return newPatientWriter(w, 0, cancel), ctx, func() {
+	return newDeadlineWriter(w, 0, cancel), ctx, func() {
 		ended()
 		cancel()
 		leave()
@@ -122,7 +122,7 @@ func (f *Forwarder) Stream(w http.ResponseWriter, r *http.Request, user request.
 
 // fail responds with an error, unless the connection has been hijacked.
 func (h *Hop) fail(w http.ResponseWriter, r *http.Request, err error) {
-	if p, ok := w.(*patientWriter); !ok || !p.hijacked {
+	if p, ok := w.(*deadlineWriter); !ok || !p.hijacked {
 		h.ErrorHandler(w, r, err)
 	}
 }
@@ -168,76 +168,76 @@ func UpgradeType(h http.Header) string {
 	return ""
 }
 
-// untraced is a transport that does not report 1xx responses. httputil.ReverseProxy registers a
-// trace that sends all of them to the client, and then clears the headers of the final response.
-// Without a trace, http.Transport skips 1xx responses and limits their size.
-type untraced struct {
+// untracedTransport is a transport that does not report 1xx responses. httputil.ReverseProxy
+// registers a trace that sends all of them to the client, and then clears the headers of the final
+// response. Without a trace, http.Transport skips 1xx responses and limits their size.
+type untracedTransport struct {
 	http.RoundTripper
 	ctx context.Context // the context of the request without the trace
 }
 
-func (t untraced) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t untracedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(r.WithContext(t.ctx))
 }
 
-// patientWriter limits the time of each write of a long-running response, instead of the time of
+// deadlineWriter limits the time of each write of a long-running response, instead of the time of
 // the whole response. It flushes each write.
-type patientWriter struct {
+type deadlineWriter struct {
 	http.ResponseWriter
 	control  *http.ResponseController
-	patience time.Duration // 0 means no limit
+	timeout  time.Duration // 0 means no limit
 	end      func()        // cancels the request
 	hijacked bool
 }
 
-func newPatientWriter(w http.ResponseWriter, patience time.Duration, end func()) *patientWriter {
+func newDeadlineWriter(w http.ResponseWriter, patience time.Duration, end func()) *deadlineWriter {
 	control := http.NewResponseController(w)
 	// replaces the server's deadline, which is too short
 	_ = control.SetWriteDeadline(time.Time{})
-	return &patientWriter{w, control, patience, end, false}
+	return &deadlineWriter{w, control, patience, end, false}
 }
 
-func (w *patientWriter) Write(p []byte) (int, error) {
-	if w.patience > 0 {
-		_ = w.control.SetWriteDeadline(time.Now().Add(w.patience))
+func (w *deadlineWriter) Write(p []byte) (int, error) {
+	if w.timeout > 0 {
+		_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout))
 	}
 	n, err := w.ResponseWriter.Write(p)
 	if err == nil {
 		err = w.control.Flush()
 	}
-	if w.patience > 0 {
+	if w.timeout > 0 {
 		_ = w.control.SetWriteDeadline(time.Time{})
 	}
 	return n, err
 }
 
 // Hijack takes over the connection. After that the ResponseWriter must not be used.
-func (w *patientWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (w *deadlineWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := w.control.Hijack()
 	if err != nil {
 		return nil, nil, err
 	}
 	w.hijacked = true
-	return &upgradedConn{Conn: conn, patience: cmp.Or(w.patience, time.Minute), end: w.end}, buffered, nil
+	return &upgradedConn{Conn: conn, timeout: cmp.Or(w.timeout, time.Minute), end: w.end}, buffered, nil
 }
 
 // Unwrap gives http.ResponseController access to the connection.
-func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *deadlineWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // upgradedConn is the client's side of an upgraded connection. When the client has closed its side,
 // the other server may continue to send for the duration patience. Without that limit, a server
 // that ignores the end of the data would keep the connection open forever.
 type upgradedConn struct {
 	net.Conn
-	patience time.Duration
-	end      func()
-	once     sync.Once
+	timeout time.Duration
+	end     func()
+	once    sync.Once
 }
 
 func (c *upgradedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil {
-		c.once.Do(func() { time.AfterFunc(c.patience, c.end) })
+		c.once.Do(func() { time.AfterFunc(c.timeout, c.end) })
 	}
 	return n, err
 }
@@ -250,17 +250,17 @@ func (c *upgradedConn) CloseWrite() error {
 	return c.Close()
 }
 
-// quiet discards the log of httputil. It reports aborted responses, which the request log already
-// contains.
-var quiet = log.New(io.Discard, "", 0)
+// discardLog discards the log of httputil. It reports aborted responses, which the request log
+// already contains.
+var discardLog = log.New(io.Discard, "", 0)
 
 // bufferPool holds the buffers for copying responses.
 type bufferPool struct{ pool sync.Pool }
 
-const copied = 32 << 10 // bytes per buffer
+const copyBufferSize = 32 << 10 // bytes per buffer
 
-var buffers = &bufferPool{sync.Pool{New: func() any { return new([copied]byte) }}}
+var buffers = &bufferPool{sync.Pool{New: func() any { return new([copyBufferSize]byte) }}}
 
-func (b *bufferPool) Get() []byte { return b.pool.Get().(*[copied]byte)[:] }
+func (b *bufferPool) Get() []byte { return b.pool.Get().(*[copyBufferSize]byte)[:] }
 
-func (b *bufferPool) Put(p []byte) { b.pool.Put((*[copied]byte)(p)) }
+func (b *bufferPool) Put(p []byte) { b.pool.Put((*[copyBufferSize]byte)(p)) }

@@ -13,7 +13,7 @@ func TestHijackedConnectionsAreNotWrittenTo(t *testing.T) {
 	for _, hijacked := range []bool{false, true} {
 		w, failed := httptest.NewRecorder(), false
 		hop := &Hop{ErrorHandler: func(http.ResponseWriter, *http.Request, error) { failed = true }}
-		hop.fail(&patientWriter{ResponseWriter: w, hijacked: hijacked}, httptest.NewRequest("GET", "/", nil), errors.New("broken"))
+		hop.fail(&deadlineWriter{ResponseWriter: w, hijacked: hijacked}, httptest.NewRequest("GET", "/", nil), errors.New("broken"))
 		if failed == hijacked {
 			t.Errorf("hijacked %v, written %v", hijacked, failed)
 		}

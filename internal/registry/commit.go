@@ -37,13 +37,13 @@ import (
 // A plan is an object to be stored.
 type plan struct {
 	Target
-	opts  Options
-	asked admission.Attributes // passed to the plug-ins; checkAndCommit sets its Object
-	obj   scheme.Object
-	old   scheme.Object         // nil for a create
-	rec   store.Record          // the record from which old was decoded
-	given *allocator.Allocation // nil if the object needs no addresses
-	held  *quota.Reservation    // nil if no quota applies
+	opts        Options
+	attributes  admission.Attributes // passed to the plug-ins; checkAndCommit sets its Object
+	obj         scheme.Object
+	old         scheme.Object         // nil for a create
+	rec         store.Record          // the record from which old was decoded
+	allocation  *allocator.Allocation // nil if the object needs no addresses
+	reservation *quota.Reservation    // nil if no quota applies
 }
 
 // checkAndCommit stores a computed object after checking it with the rules of its type, the
@@ -54,10 +54,10 @@ func (wr *Writer) checkAndCommit(ctx context.Context, p *plan) (_ store.Record, 
 		return p.rec, err
 	}
 	if p.Subresource == "" {
-		if p.given, err = wr.Allocator.Assign(p.obj, p.old, p.opts.dryRun); err != nil {
+		if p.allocation, err = wr.Allocator.Assign(p.obj, p.old, p.opts.dryRun); err != nil {
 			return p.rec, err
 		}
-		defer func() { p.given.Done(ctx, err) }()
+		defer func() { p.allocation.Done(ctx, err) }()
 	}
 	if err := wr.validate(ctx, p); err != nil {
 		return p.rec, err
@@ -66,15 +66,15 @@ func (wr *Writer) checkAndCommit(ctx context.Context, p *plan) (_ store.Record, 
 		return p.rec, err
 	}
 	wr.warnAbout(ctx, p)
-	p.asked.Object = p.obj
-	if err := wr.Admission.Validate(ctx, p.asked); err != nil {
+	p.attributes.Object = p.obj
+	if err := wr.Admission.Validate(ctx, p.attributes); err != nil {
 		return p.rec, err
 	}
-	p.held, err = wr.Quotas.Charge(ctx, quota.Write{Resource: p.Resource, Subresource: p.Subresource, Object: p.obj, Old: p.old, DryRun: p.opts.dryRun})
+	p.reservation, err = wr.Quotas.Charge(ctx, quota.Write{Resource: p.Resource, Subresource: p.Subresource, Object: p.obj, Old: p.old, DryRun: p.opts.dryRun})
 	if err != nil {
 		return p.rec, err
 	}
-	defer p.held.Release()
+	defer p.reservation.Release()
 	return wr.store(ctx, p)
 }
 
@@ -164,7 +164,7 @@ func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
 		}
 		return p.rec, nil
 	}
-	if p.rec.Deleting && mayGo(p.obj) {
+	if p.rec.Deleting && canRemove(p.obj) {
 		return wr.finish(ctx, p, splice(json, revAt, p.rec.Rev))
 	}
 	if err := checkSize(json, &p.rec); err != nil {
@@ -172,26 +172,26 @@ func (wr *Writer) store(ctx context.Context, p *plan) (store.Record, error) {
 	}
 	c := wr.changeOf(p, json, revAt)
 	if p.opts.dryRun {
-		return wr.pretend(ctx, p, c)
+		return wr.dryRunResult(ctx, p, c)
 	}
 	if err := wr.checkUnwritten(ctx, p); err != nil {
 		return p.rec, err
 	}
-	if err := p.given.Claim(ctx); p.old != nil && errors.Is(err, allocator.ErrAlreadyClaimed) {
+	if err := p.allocation.Claim(ctx); p.old != nil && errors.Is(err, allocator.ErrAlreadyClaimed) {
 		return p.rec, store.ErrConflict
 	} else if err != nil {
 		return p.rec, err
 	}
 	written, err := wr.commit(ctx, p.opts.rec, p.Resource, c)
 	if err == nil {
-		wr.noteStored(ctx, p, &c, &written)
+		wr.recordStored(ctx, p, &c, &written)
 	}
 	return written, err
 }
 
 // changeOf returns the change to be committed.
 func (wr *Writer) changeOf(p *plan, json []byte, revAt int) store.Change {
-	c := store.Change{Op: store.OpUpdate, Key: p.rec.Key, Expect: p.rec.Rev, JSON: json, RevAt: revAt, With: wr.quotaUpdates(p.held)}
+	c := store.Change{Op: store.OpUpdate, Key: p.rec.Key, Expect: p.rec.Rev, JSON: json, RevAt: revAt, With: wr.quotaUpdates(p.reservation)}
 	if p.old != nil {
 		c.Deleting = p.obj.GetDeletionTimestamp() != nil
 		return c
@@ -206,9 +206,9 @@ func (wr *Writer) changeOf(p *plan, json []byte, revAt int) store.Change {
 	return c
 }
 
-// noteStored records the written and the replaced versions for the request, and calls the hooks
+// recordStored records the written and the replaced versions for the request, and calls the hooks
 // that follow a write.
-func (wr *Writer) noteStored(ctx context.Context, p *plan, c *store.Change, written *store.Record) {
+func (wr *Writer) recordStored(ctx context.Context, p *plan, c *store.Change, written *store.Record) {
 	if p.old != nil {
 		p.opts.rec.RecordWrite(request.Write{Key: p.rec.Key, Old: p.rec.Rev, New: written.Rev, Before: p.rec.JSON, After: written.JSON})
 		wr.Allocator.ReleaseUnused(ctx, p.rec.Key, p.rec.JSON, c.JSON)
@@ -258,8 +258,8 @@ func (wr *Writer) checkUnwritten(ctx context.Context, p *plan) error {
 	return apierror.InternalWithoutReason("resourceVersion should not be set on objects to be created")
 }
 
-// pretend returns the result of a dry run.
-func (wr *Writer) pretend(ctx context.Context, p *plan, c store.Change) (store.Record, error) {
+// dryRunResult returns the result of a dry run.
+func (wr *Writer) dryRunResult(ctx context.Context, p *plan, c store.Change) (store.Record, error) {
 	if p.old != nil {
 		return store.Record{Key: c.Key, Rev: c.Expect, JSON: splice(c.JSON, c.RevAt, c.Expect)}, nil
 	}
@@ -292,9 +292,9 @@ func withoutRevision(json []byte) []byte {
 	return bytes.Replace(json, []byte(`"resourceVersion":"",`), nil, 1)
 }
 
-// mayGo reports whether an object that is being deleted can be removed. There must not be any
+// canRemove reports whether an object that is being deleted can be removed. There must not be any
 // finalizers or a running grace period.
-func mayGo(obj scheme.Object) bool {
+func canRemove(obj scheme.Object) bool {
 	grace := obj.GetDeletionGracePeriodSeconds()
 	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0) && !strategy.HasContent(obj)
 }
@@ -340,11 +340,11 @@ func (wr *Writer) commit(ctx context.Context, by *request.Request, res *scheme.R
 func (wr *Writer) follow(res *scheme.Resource, rec *store.Record) {
 	wr.namespaces.forget(rec.Key)
 	wr.Quotas.OnCommit(res, rec)
-	wr.bringIntoForce(res, rec.Rev)
+	wr.applyDerived(res, rec.Rev)
 }
 
-// bringIntoForce updates the data that is derived from a resource's objects.
-func (wr *Writer) bringIntoForce(res *scheme.Resource, rev int64) {
+// applyDerived updates the data that is derived from a resource's objects.
+func (wr *Writer) applyDerived(res *scheme.Resource, rev int64) {
 	for _, follow := range wr.OnCommit {
 		follow(res)
 	}

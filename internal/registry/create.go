@@ -41,7 +41,7 @@ func (wr *Writer) Create(w http.ResponseWriter, r *http.Request, rec *request.Re
 	}
 	warning.AddWarning(ctx, "", warnings.DropDuplicateOwners(obj))
 	if err := checkKind(res, obj); err != nil {
-		return cmp.Or(wr.createError(wr.refuseEarly(ctx, res, obj), res, obj), err)
+		return cmp.Or(wr.createError(wr.checkNamespaceCached(ctx, res, obj), res, obj), err)
 	}
 	stored, err := wr.Insert(ctx, res, obj, opts)
 	if err != nil {
@@ -75,10 +75,10 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 		opts.rec = request.From(ctx)
 	}
 	strategy.WipeSystemFields(obj)
-	if err := refuseEnding(res, obj); err != nil {
+	if err := checkTerminating(res, obj); err != nil {
 		return store.Record{}, err
 	}
-	if err := wr.refuseEarly(ctx, res, obj); err != nil {
+	if err := wr.checkNamespaceCached(ctx, res, obj); err != nil {
 		return store.Record{}, wr.createError(err, res, obj)
 	}
 	if err := FillDefaults(res, obj); err != nil {
@@ -87,8 +87,8 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
 		return store.Record{}, err
 	}
-	asked := opts.creation(res, "", obj)
-	obj, err := wr.admitted(ctx, asked)
+	clientReq := opts.creation(res, "", obj)
+	obj, err := wr.admit(ctx, clientReq)
 	if err != nil {
 		return store.Record{}, err
 	}
@@ -106,7 +106,7 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 		if generated && try > 1 {
 			strategy.GenerateName(obj)
 		}
-		rec, err := wr.checkAndCommit(ctx, &plan{Target: Target{Resource: res, Namespace: obj.GetNamespace(), Name: obj.GetName()}, opts: opts, asked: asked, obj: obj})
+		rec, err := wr.checkAndCommit(ctx, &plan{Target: Target{Resource: res, Namespace: obj.GetNamespace(), Name: obj.GetName()}, opts: opts, attributes: clientReq, obj: obj})
 		if errors.Is(err, allocator.ErrAlreadyClaimed) && ctx.Err() == nil {
 			if lost++; lost < allocator.MaxAttempts {
 				continue
@@ -122,30 +122,30 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	}
 }
 
-// admitted calls the mutating plug-ins for a new object. They may not change its namespace.
-func (wr *Writer) admitted(ctx context.Context, asked admission.Attributes) (scheme.Object, error) {
-	namespace := asked.Object.GetNamespace()
-	admitted, err := wr.Admission.Admit(ctx, asked)
+// admit calls the mutating plug-ins for a new object. They may not change its namespace.
+func (wr *Writer) admit(ctx context.Context, clientReq admission.Attributes) (scheme.Object, error) {
+	namespace := clientReq.Object.GetNamespace()
+	admitted, err := wr.Admission.Admit(ctx, clientReq)
 	if err != nil {
-		return nil, wr.createError(err, asked.Resource, asked.Object)
+		return nil, wr.createError(err, clientReq.Resource, clientReq.Object)
 	}
-	if asked.Resource.Namespaced {
+	if clientReq.Resource.Namespaced {
 		err = matchNamespace(admitted, namespace)
 	}
 	return admitted, err
 }
 
-// refuseEnding rejects a new object if its type is being deleted according to the current resource.
-// The commit checks it again in its transaction, because no object may be created between the
-// deletion of the last object and the deletion of the definition.
-func refuseEnding(res *scheme.Resource, obj scheme.Object) error {
+// checkTerminating rejects a new object if its type is being deleted according to the current
+// resource. The commit checks it again in its transaction, because no object may be created between
+// the deletion of the last object and the deletion of the definition.
+func checkTerminating(res *scheme.Resource, obj scheme.Object) error {
 	if res.Custom == nil || !res.Custom.Terminating {
 		return nil
 	}
-	return typeEnding(res, obj)
+	return typeTerminatingError(res, obj)
 }
 
-func typeEnding(res *scheme.Resource, obj scheme.Object) error {
+func typeTerminatingError(res *scheme.Resource, obj scheme.Object) error {
 	return apierrors.NewForbidden(res.GroupResource(), obj.GetName(), errors.New("create not allowed while custom resource definition is terminating"))
 }
 
@@ -168,7 +168,7 @@ func (wr *Writer) createError(err error, res *scheme.Resource, obj scheme.Object
 	case err == nil:
 		return nil
 	case errors.Is(err, store.ErrTypeDeleting):
-		return typeEnding(res, obj)
+		return typeTerminatingError(res, obj)
 	case errors.Is(err, store.ErrParentMissing):
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, namespace)
 	case errors.Is(err, store.ErrParentDeleting):

@@ -31,16 +31,16 @@ import (
 )
 
 // Remove handles a DELETE of one object.
-func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
-	v, err := response.NewView(r, asked, res)
+func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, clientReq *request.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, clientReq, res)
 	if err != nil {
 		return err
 	}
-	options, err := readDeleteOptions(w, r, asked, res)
+	options, err := readDeleteOptions(w, r, clientReq, res)
 	if err != nil {
 		return err
 	}
-	info := &asked.Info
+	info := &clientReq.Info
 	if err := wr.checkUnsafe(res, res.Scope(info.Namespace), info.Name, options); err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, asked *request.
 		return err
 	}
 	if gone && res.CheckReadable(rec.JSON) != nil {
-		return respondDeleted(w, r, asked, res, &rec)
+		return respondDeleted(w, r, clientReq, res, &rec)
 	}
 	code := http.StatusOK
 	if !gone && options.OrphanDependents != nil && !*options.OrphanDependents {
@@ -58,7 +58,7 @@ func (wr *Writer) Remove(w http.ResponseWriter, r *http.Request, asked *request.
 	if !gone || strategy.ReturnsDeleted(res) {
 		return v.Respond(w, r, code, &rec)
 	}
-	return respondDeleted(w, r, asked, res, &rec)
+	return respondDeleted(w, r, clientReq, res, &rec)
 }
 
 // checkUnsafe returns an error if the options request the deletion of an unreadable object and the
@@ -76,14 +76,14 @@ func (wr *Writer) checkUnsafe(res *scheme.Resource, namespace, name string, opti
 }
 
 // respondDeleted sends the Status for a DELETE that removed the object.
-func respondDeleted(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, rec *store.Record) error {
+func respondDeleted(w http.ResponseWriter, r *http.Request, clientReq *request.Request, res *scheme.Resource, rec *store.Record) error {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 		Status:   metav1.StatusSuccess,
-		Details: &metav1.StatusDetails{Name: asked.Info.Name, Group: res.Group, Kind: res.Plural,
+		Details: &metav1.StatusDetails{Name: clientReq.Info.Name, Group: res.Group, Kind: res.Plural,
 			UID: types.UID(gjson.GetBytes(rec.JSON, "metadata.uid").String())},
 	}
-	asked.ResponseStatus = &status
+	clientReq.ResponseStatus = &status
 	return response.WriteObject(w, r, http.StatusOK, &status)
 }
 
@@ -103,7 +103,7 @@ func (wr *Writer) Delete(ctx context.Context, res *scheme.Resource, namespace, n
 		// the pages are inconsistent after three attempts
 		case errors.Is(err, store.ErrDamaged) && discards < 3:
 			discards++
-			rec, gone, err = wr.discard(ctx, res, store.Record{Key: key}, options)
+			rec, gone, err = wr.removeUnreadable(ctx, res, store.Record{Key: key}, options)
 		}
 		if errors.Is(err, store.ErrConflict) {
 			continue
@@ -131,9 +131,9 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	if err := response.Convert(ctx, res, shown); err != nil {
 		return rec, false, err
 	}
-	obj, err := wr.mend(res, shown)
+	obj, err := wr.readForWrite(res, shown)
 	if errors.Is(err, scheme.ErrUnreadable) {
-		return wr.clearAway(ctx, res, rec, len(options.DryRun) > 0)
+		return wr.removeUndecodable(ctx, res, rec, len(options.DryRun) > 0)
 	}
 	if err != nil {
 		return rec, false, err
@@ -154,7 +154,7 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 	if waits := before.GetDeletionTimestamp() == nil || runningGrace(before) > 0; waits && strategy.IsGraceful(obj) {
 		return wr.deleteGracefully(ctx, res, obj, before, rec, options)
 	}
-	if !mayGo(obj) {
+	if !canRemove(obj) {
 		obj.SetResourceVersion("")
 		marked, err := wr.mark(ctx, res, obj, before, rec, len(options.DryRun) > 0)
 		return marked, false, err
@@ -170,7 +170,7 @@ func (wr *Writer) deleteOnce(ctx context.Context, res *scheme.Resource, rec stor
 // component. If there is nothing to wait for, it also removes the object. As in kube-apiserver,
 // both steps are visible to watchers.
 func (wr *Writer) deleteGracefully(ctx context.Context, res *scheme.Resource, obj, before scheme.Object, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
-	if dryRun, done := len(options.DryRun) > 0, mayGo(obj); dryRun || !done {
+	if dryRun, done := len(options.DryRun) > 0, canRemove(obj); dryRun || !done {
 		marked, err := wr.mark(ctx, res, obj, before, rec, dryRun)
 		return marked, done, err
 	}
@@ -198,10 +198,10 @@ func (wr *Writer) mark(ctx context.Context, res *scheme.Resource, obj, before sc
 	return wr.store(ctx, &plan{Target: Target{Resource: res}, opts: Options{rec: request.From(ctx), dryRun: dryRun}, obj: obj, old: before, rec: rec})
 }
 
-// clearAway deletes an object that cannot be decoded, without regard to finalizers and webhooks,
-// which need the decoded object. If it contains other objects, it is only marked as deleting until
-// they are gone, provided that a controller can delete them.
-func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store.Record, dryRun bool) (store.Record, bool, error) {
+// removeUndecodable deletes an object that cannot be decoded, without regard to finalizers and
+// webhooks, which need the decoded object. If it contains other objects, it is only marked as
+// deleting until they are gone, provided that a controller can delete them.
+func (wr *Writer) removeUndecodable(ctx context.Context, res *scheme.Resource, rec store.Record, dryRun bool) (store.Record, bool, error) {
 	_, name := scheme.NamespacedName(rec.Key)
 	if err := strategy.ValidateDelete(res, name); err != nil {
 		return rec, false, err
@@ -228,11 +228,11 @@ func (wr *Writer) clearAway(ctx context.Context, res *scheme.Resource, rec store
 	return rec, true, err
 }
 
-// Like clearAway, discard deletes an object that cannot be read. In this case the newest version is
-// damaged. The uid of the object is unknown, so every precondition fails. Watchers have to restart
-// (see store.Change). If a Namespace is not empty, it is replaced by a new Namespace that is being
-// deleted.
-func (wr *Writer) discard(ctx context.Context, res *scheme.Resource, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
+// Like removeUndecodable, discard deletes an object that cannot be read. In this case the newest
+// version is damaged. The uid of the object is unknown, so every precondition fails. Watchers have
+// to restart (see store.Change). If a Namespace is not empty, it is replaced by a new Namespace
+// that is being deleted.
+func (wr *Writer) removeUnreadable(ctx context.Context, res *scheme.Resource, rec store.Record, options *metav1.DeleteOptions) (store.Record, bool, error) {
 	_, name := scheme.NamespacedName(rec.Key)
 	if err := errors.Join(checkPreconditions(res, &rec, options), strategy.ValidateDelete(res, name)); err != nil {
 		return rec, false, err
@@ -305,8 +305,8 @@ func (wr *Writer) removeContent(ctx context.Context, res *scheme.Resource, prefi
 // deletes the objects in a chunk of the LIST. As in kube-apiserver the deletion is not atomic.
 // Objects that were deleted before an error stay deleted. Watchers receive the deletions in the
 // order of the keys.
-func (wr *Writer) RemoveCollection(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
-	options, err := readDeleteOptions(w, r, asked, res)
+func (wr *Writer) RemoveCollection(w http.ResponseWriter, r *http.Request, clientReq *request.Request, res *scheme.Resource) (func(context.Context, []*store.Record) error, error) {
+	options, err := readDeleteOptions(w, r, clientReq, res)
 	if err != nil {
 		return nil, err
 	}

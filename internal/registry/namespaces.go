@@ -43,9 +43,9 @@ func (k *knownNamespaces) forget(key string) {
 	}
 }
 
-// refuseEarly is like checkNamespace, but uses the cache. It is called before a new object is
-// processed.
-func (wr *Writer) refuseEarly(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
+// checkNamespaceCached is like checkNamespace, but uses the cache. It is called before a new object
+// is processed.
+func (wr *Writer) checkNamespaceCached(ctx context.Context, res *scheme.Resource, obj scheme.Object) error {
 	name := obj.GetNamespace()
 	if !res.Namespaced || wr.ProvisionsNamespaces || wr.namespaces.has(name) {
 		return nil

@@ -134,12 +134,12 @@ func notePatch(rec *request.Request, patch []byte) {
 // Options contains the query parameters of a write request.
 type Options struct {
 	// nil for writes by the server itself; set from the context by Insert and Modify
-	rec        *request.Request
-	dryRun     bool
-	Manager    string // the query parameter fieldManager, or the first word of the user agent
-	asked      string // the query parameter fieldManager
-	validation string // one of the FieldValidation directives Ignore, Warn (also "") and Strict
-	force      bool
+	rec              *request.Request
+	dryRun           bool
+	Manager          string // the query parameter fieldManager, or the first word of the user agent
+	requestedManager string // the query parameter fieldManager
+	validation       string // one of the FieldValidation directives Ignore, Warn (also "") and Strict
+	force            bool
 	// reports whether the object is the result of an apply, which has already set managedFields
 	applied bool
 	// the request is from the server itself, so only metadata is validated
@@ -170,21 +170,21 @@ func parseWriteOptions(r *http.Request, rec *request.Request, kind string, patch
 		return o, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
 	}
 	o.dryRun, o.validation = len(options.DryRun) > 0, options.FieldValidation
-	if o.asked = options.FieldManager; o.asked != "" {
-		o.Manager, rec.Manager = o.asked, o.asked
+	if o.requestedManager = options.FieldManager; o.requestedManager != "" {
+		o.Manager, rec.Manager = o.requestedManager, o.requestedManager
 	}
 	return o, nil
 }
 
 // creation returns the attributes of a create for the plug-ins.
 func (o *Options) creation(res *scheme.Resource, sub string, obj scheme.Object) admission.Attributes {
-	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpCreate, Manager: o.asked, FieldValidation: o.validation,
+	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpCreate, Manager: o.requestedManager, FieldValidation: o.validation,
 		DryRun: o.dryRun, Object: obj, Request: o.rec}
 }
 
 // change returns the attributes of an update for the plug-ins.
 func (o *Options) change(res *scheme.Resource, sub string, obj, old scheme.Object) admission.Attributes {
-	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpUpdate, Manager: o.asked, FieldValidation: o.validation,
+	return admission.Attributes{Resource: res, Subresource: sub, Operation: admission.OpUpdate, Manager: o.requestedManager, FieldValidation: o.validation,
 		DryRun: o.dryRun, Object: obj, Old: old, Request: o.rec}
 }
 
@@ -226,7 +226,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		return nil, apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", maxBody))
 	}
 	// net/http returns at most the announced number of bytes
-	if n := r.ContentLength; n > 0 && n <= promisedMax {
+	if n := r.ContentLength; n > 0 && n <= maxInitialBuffer {
 		body := make([]byte, n)
 		if _, err := io.ReadFull(r.Body, body); err != nil {
 			return nil, unreadableBody(err)
@@ -235,10 +235,10 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	}
 	var buf bytes.Buffer
 	if r.ContentLength > 0 {
-		buf.Grow(promisedMax + bytes.MinRead)
+		buf.Grow(maxInitialBuffer + bytes.MinRead)
 	}
-	_, err := buf.ReadFrom(&weighedBody{from: http.MaxBytesReader(w, r.Body, maxBody), hold: func(n int) error { return limits.Reserve(r.Context(), w, n) },
-		promised: int(r.ContentLength)})
+	_, err := buf.ReadFrom(&meteredBody{from: http.MaxBytesReader(w, r.Body, maxBody), reserve: func(n int) error { return limits.Reserve(r.Context(), w, n) },
+		contentLength: int(r.ContentLength)})
 	limits.MarkBodyReceived(w)
 	var tooLarge *http.MaxBytesError
 	var busy *apierrors.StatusError
@@ -253,20 +253,20 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// A weighedBody reserves memory for the whole body as soon as a large part of it has arrived.
-type weighedBody struct {
-	from     io.Reader
-	hold     func(bytes int) error
-	promised int // announced length, or -1 if it is unknown
-	read     int
+// A meteredBody reserves memory for the whole body as soon as a large part of it has arrived.
+type meteredBody struct {
+	from          io.Reader
+	reserve       func(bytes int) error
+	contentLength int // announced length, or -1 if it is unknown
+	read          int
 }
 
-func (b *weighedBody) Read(p []byte) (int, error) {
+func (b *meteredBody) Read(p []byte) (int, error) {
 	if b.read > limits.Large/2 {
-		if b.promised < 0 {
-			b.promised = maxBody
+		if b.contentLength < 0 {
+			b.contentLength = maxBody
 		}
-		if err := b.hold(b.promised); err != nil {
+		if err := b.reserve(b.contentLength); err != nil {
 			return 0, err
 		}
 	}

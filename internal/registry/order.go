@@ -69,13 +69,13 @@ func takeTurn(ctx context.Context, c *store.Change) error {
 			return ctx.Err()
 		}
 	}
-	c.Queued = func() { t.passed(step) }
+	c.Queued = func() { t.release(step) }
 	return nil
 }
 
-// passed releases the same step of the next object. It may be called again if a change is queued
+// release releases the same step of the next object. It may be called again if a change is queued
 // again.
-func (t *turn) passed(step int) {
+func (t *turn) release(step int) {
 	if t.next == step {
 		close(t.queued[step])
 		t.next++
@@ -85,7 +85,7 @@ func (t *turn) passed(step int) {
 // end releases the remaining steps for the next object, regardless of the result of this object.
 func (t *turn) end() {
 	for t.next < stepsInOrder {
-		t.passed(t.next)
+		t.release(t.next)
 	}
 	t.before = nil
 }

@@ -42,7 +42,7 @@ func (wr *Writer) followKind(ctx context.Context, res *scheme.Resource) {
 			wr.Quotas.OnCommit(res, &events[i].Record)
 		}
 		if reset || len(events) > 0 {
-			wr.bringIntoForce(res, wr.Store.Revision())
+			wr.applyDerived(res, wr.Store.Revision())
 			continue
 		}
 		log.Wait(ctx, time.Time{}, nil)

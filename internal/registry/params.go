@@ -69,29 +69,29 @@ func (wr *Writer) checkParams(rec *request.Request, res *scheme.Resource, obj, o
 }
 
 func (wr *Writer) mayReadKind(user *request.User, kind *admissionv1.ParamKind) string {
-	asked, _ := wr.paramResource(kind)
-	asked.Verb, asked.Name, asked.Namespace = "get", "*", "*"
-	if allowed, _ := wr.Auth.Decide(*user, asked); allowed {
+	clientReq, _ := wr.paramResource(kind)
+	clientReq.Verb, clientReq.Name, clientReq.Namespace = "get", "*", "*"
+	if allowed, _ := wr.Auth.Decide(*user, clientReq); allowed {
 		return ""
 	}
 	return fmt.Sprintf(`user %s must have "get" permission on all objects of the referenced paramKind (kind=%s, apiVersion=%s)`,
-		spelled(user), kind.Kind, kind.APIVersion)
+		formatUser(user), kind.Kind, kind.APIVersion)
 }
 
 func (wr *Writer) mayReadParams(user *request.User, use paramUse) string {
-	asked, known := request.Info{Group: "*", Version: "*", Resource: "*", ResourceRequest: true}, true
+	clientReq, known := request.Info{Group: "*", Version: "*", Resource: "*", ResourceRequest: true}, true
 	kind, found := wr.policyParams(use)
 	if kind != nil {
-		asked, known = wr.paramResource(kind)
+		clientReq, known = wr.paramResource(kind)
 	}
-	asked.Verb, asked.Name, asked.Namespace = "get", use.ref.Name, use.ref.Namespace
+	clientReq.Verb, clientReq.Name, clientReq.Namespace = "get", use.ref.Name, use.ref.Namespace
 	if use.ref.Name == "" {
-		asked.Verb = "list"
+		clientReq.Verb = "list"
 	}
-	if allowed, _ := wr.Auth.Decide(*user, asked); allowed {
+	if allowed, _ := wr.Auth.Decide(*user, clientReq); allowed {
 		return ""
 	}
-	who, verb := spelled(user), asked.Verb
+	who, verb := formatUser(user), clientReq.Verb
 	switch all := fmt.Sprintf(`to determine minimum required permissions and user %s does not have "%s" permission for all groups, versions and resources`, who, verb); {
 	case !found:
 		return fmt.Sprintf("unable to get policy %s %s", use.policy, all)
@@ -119,22 +119,22 @@ func (wr *Writer) policyParams(use paramUse) (kind *admissionv1.ParamKind, found
 
 // paramResource returns the attributes to authorize for a kind. If the kind is unknown, they cover
 // all resources of its version.
-func (wr *Writer) paramResource(kind *admissionv1.ParamKind) (asked request.Info, known bool) {
+func (wr *Writer) paramResource(kind *admissionv1.ParamKind) (clientReq request.Info, known bool) {
 	gv, err := schema.ParseGroupVersion(kind.APIVersion)
 	if err != nil {
 		return request.Info{Group: "*", Version: "*", Resource: "*", ResourceRequest: true}, false
 	}
-	asked = request.Info{Group: gv.Group, Version: gv.Version, Resource: "*", ResourceRequest: true}
+	clientReq = request.Info{Group: gv.Group, Version: gv.Version, Resource: "*", ResourceRequest: true}
 	for _, res := range wr.Types.All() {
 		if res.Kind == kind.Kind && res.Group == gv.Group && res.Version == gv.Version {
-			asked.Resource = res.Plural
-			return asked, true
+			clientReq.Resource = res.Plural
+			return clientReq, true
 		}
 	}
-	return asked, false
+	return clientReq, false
 }
 
-// spelled returns the user in the format of kube-apiserver's error messages.
-func spelled(u *request.User) string {
+// formatUser returns the user in the format of kube-apiserver's error messages.
+func formatUser(u *request.User) string {
 	return fmt.Sprintf("&{%s %s %v %v}", u.Name, u.UID, u.Groups, u.Extra)
 }

@@ -33,12 +33,12 @@ import (
 
 // Patch handles a PATCH. The new object is computed by patched or applied. The remaining steps are
 // the same as for a PUT.
-func (wr *Writer) Patch(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
-	v, err := response.NewView(r, asked, res)
+func (wr *Writer) Patch(w http.ResponseWriter, r *http.Request, clientReq *request.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, clientReq, res)
 	if err != nil {
 		return err
 	}
-	p, err := wr.readPatch(w, r, asked, res)
+	p, err := wr.readPatch(w, r, clientReq, res)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ type patchRequest struct {
 	body   []byte
 }
 
-func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) (*patchRequest, error) {
+func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, clientReq *request.Request, res *scheme.Resource) (*patchRequest, error) {
 	kind, err := patch.KindOf(r.Header.Get("Content-Type"), res.GoType != nil)
 	if err != nil {
 		return nil, err
@@ -73,17 +73,17 @@ func (wr *Writer) readPatch(w http.ResponseWriter, r *http.Request, asked *reque
 	if err != nil {
 		return nil, err
 	}
-	opts, err := parseWriteOptions(r, asked, "PatchOptions", types.PatchType(kind))
+	opts, err := parseWriteOptions(r, clientReq, "PatchOptions", types.PatchType(kind))
 	if err != nil {
 		return nil, err
 	}
 	if err := patch.CheckSyntax(kind, body); err != nil {
 		return nil, err
 	}
-	notePatch(asked, body)
-	p := &patchRequest{wr: wr, target: targetOf(asked, res), opts: opts, kind: kind, body: body}
+	notePatch(clientReq, body)
+	p := &patchRequest{wr: wr, target: targetOf(clientReq, res), opts: opts, kind: kind, body: body}
 	p.opts.applied = kind == patch.ApplyPatch
-	asked.IsApply = p.opts.applied
+	clientReq.IsApply = p.opts.applied
 	p.target.Upsert = kind == patch.ApplyPatch && p.target.Subresource == ""
 	return p, nil
 }
@@ -151,13 +151,13 @@ func decodePatched(res *scheme.Resource, doc []byte) (obj scheme.Object, unknown
 	if err != nil || !gvk.GroupVersion().Empty() || res.GoType == nil {
 		return res.Decode(doc, "application/json", "")
 	}
-	return nil, unknownInside(doc), nil
+	return nil, unknownFields(doc), nil
 }
 
-// unknownInside returns errors for the fields of a document that Kubernetes' internal form of an
+// unknownFields returns errors for the fields of a document that Kubernetes' internal form of an
 // object does not have. In the internal form the fields of metadata are at the top level, and all
 // other fields have other names.
-func unknownInside(doc []byte) (unknown []error) {
+func unknownFields(doc []byte) (unknown []error) {
 	var members map[string]json.RawMessage
 	_ = json.Unmarshal(doc, &members) // the document has been decoded before
 	for _, name := range slices.Sorted(maps.Keys(members)) {

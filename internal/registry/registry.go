@@ -21,18 +21,18 @@
 //	res.Decode(body)               scheme/codec.go            c u . . s x .   415 400: not such an object
 //	warnings.DropDuplicateOwners   kinds/warnings/warnings.go c u . . s . .
 //	strategy.WipeSystemFields      kinds/strategy/metadata.go c . . . . . .
-//	refuseEnding                   create.go                  c . . . . . .   403: the type is being deleted
-//	refuseEarly                    namespaces.go              c . . . . . .   404 403: no namespace, or one that is being deleted
+//	checkTerminating               create.go                  c . . . . . .   403: the type is being deleted
+//	checkNamespaceCached           namespaces.go              c . . . . . .   404 403: no namespace, or one that is being deleted
 //	Store.Get(key)                 store/read.go              . u p a s x d   404
 //	checkPreconditions             deleting.go                . . . . . . d   409: another uid or resourceVersion
 //	response.Convert               response/respond.go        . u p a s x d   500: a conversion webhook
-//	mend                           registry.go                . u p a s x d   500: it cannot be decoded
+//	readForWrite                   registry.go                . u p a s x d   500: it cannot be decoded
 //	change                         update.go                  . u p a s x .   as the next seven, which are inside
 //	replaced                       update.go                  . u . . s . .   409: another uid
 //	patched                        patch.go                   . . p . . . .   400 422: the patch does not fit
 //	applied                        patch.go                   . . . a . . .   409: fields of others
 //	req.after                      subresource.go             . . . . . x .   as the three before
-//	req.admitted                   subresource.go             . . . . . x .   as Admission.Admit, of the Scale
+//	req.admit                      subresource.go             . . . . . x .   as Admission.Admit, of the Scale
 //	applyScale                     subresource.go             . . . . . x .   422: a negative count
 //	req.validated                  subresource.go             . . . . . x .   as Admission.Validate, of the Scale
 //	checkRevision                  update.go                  . u p a s x .   409: a newer version; 422: none is named
@@ -128,12 +128,12 @@ import (
 const (
 	// limit of an object's JSON in bytes: six times the 1.5 MiB that etcd accepts, because JSON
 	// needs at most six bytes per character
-	MaxStored     = 9 << 20
-	maxBody       = 3 << 20  // limit of a request body in bytes, as in kube-apiserver
-	promisedMax   = 32 << 10 // maximum buffer size that is allocated for a body before it arrives
-	generateTries = 8        // number of names tried for one generateName
-	maxName       = 1024     // limit of a name in bytes
-	DeleteWorkers = 16       // maximum number of objects of a collection that are written concurrently
+	MaxStored        = 9 << 20
+	maxBody          = 3 << 20  // limit of a request body in bytes, as in kube-apiserver
+	maxInitialBuffer = 32 << 10 // maximum buffer size that is allocated for a body before it arrives
+	generateTries    = 8        // number of names tried for one generateName
+	maxName          = 1024     // limit of a name in bytes
+	DeleteWorkers    = 16       // maximum number of objects of a collection that are written concurrently
 
 	ownUser = "system:apiserver" // user name of the server's own writes
 )
@@ -186,9 +186,9 @@ func IsPermanent(err error) bool {
 	return errors.Is(err, scheme.ErrUnreadable) || errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrSealed)
 }
 
-// mend is like Read, but is used before a write. If only the object's managedFields cannot be
-// decoded, mend drops them.
-func (wr *Writer) mend(res *scheme.Resource, rec *store.Record) (scheme.Object, error) {
+// readForWrite is like Read, but is used before a write. If only the object's managedFields cannot
+// be decoded, readForWrite drops them.
+func (wr *Writer) readForWrite(res *scheme.Resource, rec *store.Record) (scheme.Object, error) {
 	obj, err := wr.Read(res, rec)
 	if errors.Is(err, scheme.ErrUnreadable) {
 		rec.JSON = scheme.WithoutManagedFields(rec.JSON)

@@ -101,13 +101,13 @@ func scaleDocument(res *scheme.Resource, obj scheme.Object) (*autoscalingv1.Scal
 }
 
 // ServeScale handles GET, PUT and PATCH of /scale.
-func ServeScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
-	v, err := response.NewView(r, asked, scaleRow(res))
+func ServeScale(wr *Writer, w http.ResponseWriter, r *http.Request, clientReq *request.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, clientReq, scaleRow(res))
 	if err != nil {
 		return err
 	}
-	t := targetOf(asked, res)
-	req, err := readScale(wr, w, r, asked, res)
+	t := targetOf(clientReq, res)
+	req, err := readScale(wr, w, r, clientReq, res)
 	if err != nil {
 		return err
 	}
@@ -122,12 +122,12 @@ func ServeScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *reque
 }
 
 // ShowScale handles a GET of the scale of the object that find returns for a key.
-func ShowScale(find func(key string) (store.Record, error), w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
-	v, err := response.NewView(r, asked, scaleRow(res))
+func ShowScale(find func(key string) (store.Record, error), w http.ResponseWriter, r *http.Request, clientReq *request.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, clientReq, scaleRow(res))
 	if err != nil {
 		return err
 	}
-	t := targetOf(asked, res)
+	t := targetOf(clientReq, res)
 	rec, err := find(res.Key(t.Namespace, t.Name))
 	if err != nil {
 		return response.StoreError(err, res, t.Name)
@@ -185,7 +185,7 @@ type scaleRequest struct {
 }
 
 // readScale reads a request that changes /scale.
-func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) (*scaleRequest, error) {
+func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, clientReq *request.Request, res *scheme.Resource) (*scaleRequest, error) {
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, err
@@ -198,20 +198,20 @@ func readScale(wr *Writer, w http.ResponseWriter, r *http.Request, asked *reques
 			return nil, err
 		}
 	}
-	if req.opts, err = parseWriteOptions(r, asked, optionsKind, types.PatchType(req.kind)); err != nil {
+	if req.opts, err = parseWriteOptions(r, clientReq, optionsKind, types.PatchType(req.kind)); err != nil {
 		return nil, err
 	}
 	if req.kind != "" {
 		if err := patch.CheckSyntax(req.kind, req.body); err != nil {
 			return nil, err
 		}
-		notePatch(asked, req.body)
+		notePatch(clientReq, req.body)
 		return req, nil
 	}
 	if req.sent, err = req.decode(r.Context()); err != nil {
 		return nil, err
 	}
-	t := targetOf(asked, res)
+	t := targetOf(clientReq, res)
 	return req, t.check(req.sent)
 }
 
@@ -413,9 +413,9 @@ func applyScale(res *scheme.Resource, old scheme.Object, scale *autoscalingv1.Sc
 
 // Bind handles a POST of pods/NAME/binding, and of a Binding in the Pod's namespace. A scheduler
 // sends these requests after it has chosen a node.
-func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
-	t := targetOf(asked, res)
-	sent, opts, err := decodeSub(w, r, asked, res, t.Subresource)
+func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, clientReq *request.Request, res *scheme.Resource) error {
+	t := targetOf(clientReq, res)
+	sent, opts, err := decodeSub(w, r, clientReq, res, t.Subresource)
 	if err != nil {
 		return err
 	}
@@ -442,12 +442,12 @@ func Bind(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Req
 		if binding.UID != "" && binding.UID != old.GetUID() {
 			return nil, t.otherUID(binding.UID, old.GetUID())
 		}
-		return bound(old.DeepCopyObject().(*corev1.Pod), binding)
+		return assignNode(old.DeepCopyObject().(*corev1.Pod), binding)
 	})
 	if err != nil {
 		return err
 	}
-	return respondSuccess(w, r, asked)
+	return respondSuccess(w, r, clientReq)
 }
 
 // checkTarget validates the target of a binding. The status code of the error is 500, as in
@@ -465,35 +465,35 @@ func checkTarget(target *corev1.ObjectReference) error {
 	return apierror.InternalWithoutReason(c.Errs.ToAggregate().Error())
 }
 
-func respondSuccess(w http.ResponseWriter, r *http.Request, asked *request.Request) error {
+func respondSuccess(w http.ResponseWriter, r *http.Request, clientReq *request.Request) error {
 	status := &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: http.StatusCreated}
-	asked.ResponseStatus = status
+	clientReq.ResponseStatus = status
 	return response.WriteObject(w, r, http.StatusCreated, status)
 }
 
 // decodeSub reads the body of a POST to a subresource.
-func decodeSub(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, sub string) (scheme.Object, Options, error) {
-	if _, err := response.NewView(r, asked, res); err != nil {
+func decodeSub(w http.ResponseWriter, r *http.Request, clientReq *request.Request, res *scheme.Resource, sub string) (scheme.Object, Options, error) {
+	if _, err := response.NewView(r, clientReq, res); err != nil {
 		return nil, Options{}, err
 	}
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, Options{}, err
 	}
-	opts, err := parseWriteOptions(r, asked, "CreateOptions", "")
+	opts, err := parseWriteOptions(r, clientReq, "CreateOptions", "")
 	if err != nil {
 		return nil, opts, err
 	}
 	obj, err := decodeBody(r.Context(), res, sub, body, r.Header.Get("Content-Type"), opts)
 	if err == nil {
-		noteBody(asked, res, sub, obj)
-		err = matchNamespace(obj, res.Scope(asked.Info.Namespace))
+		noteBody(clientReq, res, sub, obj)
+		err = matchNamespace(obj, res.Scope(clientReq.Info.Namespace))
 	}
 	return obj, opts, err
 }
 
-// bound assigns a Pod to its node. It returns a conflict if the Pod already has a node.
-func bound(pod *corev1.Pod, binding *corev1.Binding) (scheme.Object, error) {
+// assignNode assigns a Pod to its node. It returns a conflict if the Pod already has a node.
+func assignNode(pod *corev1.Pod, binding *corev1.Binding) (scheme.Object, error) {
 	conflict := func(format string, args ...any) error {
 		return apierrors.NewConflict(schema.GroupResource{Resource: "pods/binding"}, pod.Name, fmt.Errorf(format, args...))
 	}
@@ -537,12 +537,12 @@ func setPodCondition(status *corev1.PodStatus, condition corev1.PodCondition) {
 
 // Evict handles a POST of pods/NAME/eviction, which is a DELETE that checks the Pod's disruption
 // budget. It reads the newest versions of the Pod and of the budgets.
-func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
-	sent, opts, err := decodeSub(w, r, asked, res, "eviction")
+func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, clientReq *request.Request, res *scheme.Resource) error {
+	sent, opts, err := decodeSub(w, r, clientReq, res, "eviction")
 	if err != nil {
 		return err
 	}
-	eviction, t := sent.(*policyv1.Eviction), targetOf(asked, res)
+	eviction, t := sent.(*policyv1.Eviction), targetOf(clientReq, res)
 	if err := checkEviction(eviction, t.Name); err != nil {
 		return err
 	}
@@ -562,13 +562,13 @@ func Evict(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Re
 	}
 	for {
 		err := wr.evict(r.Context(), t, options)
-		if errors.Is(err, errMeanwhile) && r.Context().Err() == nil {
+		if errors.Is(err, errPodChanged) && r.Context().Err() == nil {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		return respondSuccess(w, r, asked)
+		return respondSuccess(w, r, clientReq)
 	}
 }
 
@@ -586,9 +586,9 @@ func checkEviction(eviction *policyv1.Eviction, name string) error {
 		field.NewPath("deleteOptions", "ignoreStoreReadErrorWithClusterBreakingPotential"), true, "can not be set for pod eviction, try after removing the option")})
 }
 
-// errMeanwhile is returned if a Pod could be evicted without using a disruption, but has been
+// errPodChanged is returned if a Pod could be evicted without using a disruption, but has been
 // modified. The eviction must be retried because the Pod may now need a disruption.
-var errMeanwhile = errors.New("the pod has changed")
+var errPodChanged = errors.New("the pod has changed")
 
 // evict makes one attempt: it checks the budget, sets the condition and deletes the Pod. If a Pod
 // can be evicted without using a disruption, it must not have been modified since it was checked.
@@ -607,7 +607,7 @@ func (wr *Writer) evict(ctx context.Context, t Target, options *metav1.DeleteOpt
 	}
 	pod, dryRun := obj.(*corev1.Pod), len(options.DryRun) > 0
 	guarded := pod.Status.Phase == corev1.PodPending && pod.DeletionTimestamp == nil
-	if !goesAlone(pod) {
+	if !needsNoBudget(pod) {
 		taken, err := takeDisruption(ctx, wr, pod, dryRun)
 		if err != nil {
 			return err
@@ -631,7 +631,7 @@ func (wr *Writer) evict(ctx context.Context, t Target, options *metav1.DeleteOpt
 	if guarded && apierrors.IsConflict(err) {
 		now, gone := wr.Store.Get(t.Resource.Key(t.Namespace, t.Name))
 		if gone == nil && now.Rev != rec.Rev {
-			return errMeanwhile
+			return errPodChanged
 		}
 	}
 	return err
@@ -642,9 +642,9 @@ func revision(rev int64) *string {
 	return &text
 }
 
-// goesAlone reports whether a Pod can be evicted without a budget, because it does not count as
+// needsNoBudget reports whether a Pod can be evicted without a budget, because it does not count as
 // healthy.
-func goesAlone(pod *corev1.Pod) bool {
+func needsNoBudget(pod *corev1.Pod) bool {
 	switch pod.Status.Phase {
 	case corev1.PodSucceeded, corev1.PodFailed, corev1.PodPending:
 		return true
@@ -659,9 +659,9 @@ func goesAlone(pod *corev1.Pod) bool {
 func (wr *Writer) markEvicted(ctx context.Context, t Target, only *metav1.Preconditions) error {
 	t.Subresource = "status"
 	// the client needs no permission to write the status
-	asked := context.WithValue(ctx, request.Key{}, (*request.Request)(nil))
+	clientReq := context.WithValue(ctx, request.Key{}, (*request.Request)(nil))
 	held := false
-	rec, _, err := wr.Modify(asked, t, Options{applied: true, Trusted: true}, func(old scheme.Object, rec *store.Record) (scheme.Object, error) {
+	rec, _, err := wr.Modify(clientReq, t, Options{applied: true, Trusted: true}, func(old scheme.Object, rec *store.Record) (scheme.Object, error) {
 		pod := old.DeepCopyObject().(*corev1.Pod)
 		held = (only.UID == nil || *only.UID == pod.UID) && (only.ResourceVersion == nil || *only.ResourceVersion == *revision(rec.Rev))
 		if held {
@@ -785,15 +785,15 @@ func tooManyDisruptions(cause string, retryAfter int) error {
 
 // IssueToken handles a POST to /token of a service account. It reads the newest versions of the
 // account and of the object to which the token is bound.
-func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
-	obj, opts, err := decodeSub(w, r, asked, res, "token")
+func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, clientReq *request.Request, res *scheme.Resource) error {
+	obj, opts, err := decodeSub(w, r, clientReq, res, "token")
 	if err != nil {
 		return err
 	}
 	if _, err := wr.Store.Current(r.Context()); err != nil {
 		return err
 	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: asked.Info.Namespace, Name: asked.Info.Name}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: clientReq.Info.Namespace, Name: clientReq.Info.Name}}
 	if err := wr.checkNamespace(r.Context(), res, account); err != nil {
 		return wr.createError(err, res, account)
 	}
@@ -801,11 +801,11 @@ func IssueToken(wr *Writer, w http.ResponseWriter, r *http.Request, asked *reque
 		return err
 	}
 	request := obj.(*authenticationv1.TokenRequest)
-	credential, err := wr.Auth.Accounts.Request(request, asked.Info.Namespace, asked.Info.Name)
+	credential, err := wr.Auth.Accounts.Request(request, clientReq.Info.Namespace, clientReq.Info.Name)
 	if err != nil {
 		return err
 	}
-	asked.Annotate("authentication.kubernetes.io/issued-credential-id", credential)
+	clientReq.Annotate("authentication.kubernetes.io/issued-credential-id", credential)
 	request.SetGroupVersionKind(authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"))
 	return response.WriteObject(w, r, http.StatusCreated, request)
 }

@@ -96,7 +96,7 @@ func TestUpdatesOfWhatIsBeingDeleted(t *testing.T) {
 		obj  *corev1.ConfigMap
 		want bool
 	}{{object(nil), true}, {object(&zero), true}, {object(&ten), false}, {object(&zero, "a/b"), false}, {&corev1.ConfigMap{}, false}} {
-		if mayGo(c.obj) != c.want {
+		if canRemove(c.obj) != c.want {
 			t.Errorf("%+v: want %v", c.obj.ObjectMeta, c.want)
 		}
 	}
@@ -208,7 +208,7 @@ func TestPodsAreBoundOnce(t *testing.T) {
 		"a pod that waits at gate": {corev1.Pod{Spec: corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: "g"}}}}, false},
 		"a pod that is deleted":    {corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &now}}, false},
 	} {
-		_, err := bound(&c.pod, &corev1.Binding{Target: corev1.ObjectReference{Name: "n"}})
+		_, err := assignNode(&c.pod, &corev1.Binding{Target: corev1.ObjectReference{Name: "n"}})
 		if (err == nil) != c.want || err != nil && !apierrors.IsConflict(err) {
 			t.Errorf("%s: %v", title, err)
 		}

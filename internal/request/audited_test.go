@@ -16,7 +16,7 @@ func TestKeptAnswersHaveABound(t *testing.T) {
 		for range 9 {
 			answers[i].RecordResponse(http.Header{}, part)
 		}
-		if used := room.used.Load(); used > roomFor {
+		if used := room.used.Load(); used > maxRecordedTotal {
 			t.Fatalf("%d bytes are kept", used)
 		}
 	}

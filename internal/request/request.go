@@ -225,7 +225,7 @@ type AuditData struct {
 
 const (
 	MaxRecordedResponse = 10 << 20 // maximum size of a recorded response
-	roomFor             = 64 << 20 // maximum size of all recorded responses
+	maxRecordedTotal    = 64 << 20 // maximum size of all recorded responses
 )
 
 // ByteLimit counts the bytes of the responses recorded for audit events.
@@ -244,7 +244,7 @@ func (a *AuditData) RecordsResponse() bool {
 // RecordResponse records a part of the response.
 func (a *AuditData) RecordResponse(header http.Header, part []byte) {
 	a.Header = header
-	if a.Limit != nil && !a.TooLong && a.Limit.used.Add(int64(len(part))) > roomFor {
+	if a.Limit != nil && !a.TooLong && a.Limit.used.Add(int64(len(part))) > maxRecordedTotal {
 		a.Limit.used.Add(-int64(len(part)))
 		a.ReleaseResponse()
 		a.TooLong = true
@@ -312,7 +312,7 @@ func (rec *Request) AnnotateOnce(key, value string) {
 	if rec.annotations == nil {
 		rec.annotations = map[string]string{}
 	}
-	if _, told := rec.annotations[key]; !told {
+	if _, exists := rec.annotations[key]; !exists {
 		rec.annotations[key] = value
 	}
 }

@@ -83,7 +83,7 @@ func (v *View) message(rec *store.Record) (protobuf.Message, error) {
 // content appends the encoded object in the form of the view, without tag or envelope. Most objects
 // are transcoded directly from JSON.
 func (v *View) content(dst []byte, rec *store.Record) ([]byte, error) {
-	if t := v.directly(); t != nil {
+	if t := v.transcodeType(); t != nil {
 		if out, ok := protobuf.Transcode(dst, rec.JSON, t); ok {
 			return out, nil
 		}
@@ -99,9 +99,9 @@ func (v *View) content(dst []byte, rec *store.Record) ([]byte, error) {
 	return dst, nil
 }
 
-// directly returns the Go type for transcoding the stored JSON, or nil if the object must be
+// transcodeType returns the Go type for transcoding the stored JSON, or nil if the object must be
 // converted first.
-func (v *View) directly() reflect.Type {
+func (v *View) transcodeType() reflect.Type {
 	if v.Media.As != "" || v.Res.Conversion != nil && v.Res.Conversion.Out != nil {
 		return nil
 	}
@@ -236,14 +236,14 @@ func ProtobufToJSON(types *scheme.Registry, sealed []byte) ([]byte, error) {
 			return unsealedAs(obj, envelope)
 		}
 	}
-	if obj := unstored(gvk); obj != nil {
+	if obj := newUnstored(gvk); obj != nil {
 		return unsealedAs(obj, envelope)
 	}
 	return nil, fmt.Errorf("%s is nothing that is answered", gvk)
 }
 
-// unstored returns a new object of a kind that is not stored, or nil if the kind is unknown.
-func unstored(gvk schema.GroupVersionKind) any {
+// newUnstored returns a new object of a kind that is not stored, or nil if the kind is unknown.
+func newUnstored(gvk schema.GroupVersionKind) any {
 	switch gvk.Kind {
 	case "Status":
 		return &metav1.Status{}

@@ -185,8 +185,8 @@ func Refuse(w http.ResponseWriter, r *http.Request, err error) (unexpected error
 var gzipPool = sync.Pool{New: func() any { z, _ := gzip.NewWriterLevel(nil, 1); return z }}
 
 const (
-	GzipThreshold = 128 << 10 // minimum size in bytes for compression
-	bodyKept      = 64 << 10  // maximum size in bytes of a buffer that is reused
+	GzipThreshold   = 128 << 10 // minimum size in bytes for compression
+	maxReusedBuffer = 64 << 10  // maximum size in bytes of a buffer that is reused
 )
 
 // ShouldCompress reports whether to gzip a response of about size bytes: it is large, the client
@@ -289,7 +289,7 @@ var bodies = bodyPool{sync.Pool{New: func() any { return new([]byte) }}}
 // put drops buffers that are larger than most objects need, so that the pool does not retain memory
 // for rare large responses.
 func (p *bodyPool) put(body *[]byte) {
-	if cap(*body) <= bodyKept {
+	if cap(*body) <= maxReusedBuffer {
 		p.Put(body)
 	}
 }

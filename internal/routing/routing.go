@@ -57,11 +57,11 @@ func CheckRoute(res *scheme.Resource, info *request.Info, method string) error {
 // error of kube-apiserver, which fails to parse it.
 func RefuseVerbAlone(w http.ResponseWriter, r *http.Request) {
 	text := fmt.Sprintf("Internal Server Error: %q: failed to create RequestInfo: unable to determine kind and namespace from url, %v", r.RequestURI, r.RequestURI)
-	http.Error(w, unmarked.Replace(text), http.StatusInternalServerError)
+	http.Error(w, textEscaper.Replace(text), http.StatusInternalServerError)
 }
 
-// unmarked escapes text from the request, for clients that interpret it as HTML.
-var unmarked = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+// textEscaper escapes text from the request, for clients that interpret it as HTML.
+var textEscaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
 // HasPath reports whether the path is in the first column of the table.
 func HasPath(res *scheme.Resource, info *request.Info) bool {

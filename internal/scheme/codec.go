@@ -206,7 +206,7 @@ func (b ExpectedBody) decodeJSON(data, original []byte) (Object, []error, error)
 	case bounded.IsTooLarge(err):
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
-	gvk = b.filledIn(gvk)
+	gvk = b.withDefaults(gvk)
 	// kube-apiserver decodes the body into the given kind
 	if goType := wireOf(gvk); goType != nil && goType != b.Wire {
 		strictErrs, err = bounded.UnmarshalStrict(data, newOf(goType))
@@ -216,8 +216,8 @@ func (b ExpectedBody) decodeJSON(data, original []byte) (Object, []error, error)
 	return nil, strictErrs, b.mismatch(gvk, err)
 }
 
-// filledIn returns gvk with the wanted kind and version in place of omitted ones.
-func (b ExpectedBody) filledIn(gvk schema.GroupVersionKind) schema.GroupVersionKind {
+// withDefaults returns gvk with the wanted kind and version in place of omitted ones.
+func (b ExpectedBody) withDefaults(gvk schema.GroupVersionKind) schema.GroupVersionKind {
 	if gvk.Kind == "" {
 		gvk.Kind = b.Kind
 	}
@@ -287,7 +287,7 @@ func bodySummary(data []byte) string {
 // mismatch returns the 400 for a body of another kind or version, or for a body of the right kind
 // that failed to decode because of cause.
 func (b ExpectedBody) mismatch(gvk schema.GroupVersionKind, cause error) error {
-	gvk = b.filledIn(gvk)
+	gvk = b.withDefaults(gvk)
 	apiVersion := gvk.GroupVersion().String()
 	known := goName(gvk)
 	switch {
@@ -589,7 +589,7 @@ func (res *Resource) DecodeStored(stored []byte) (Object, error) {
 		return obj, nil
 	}
 	kind := maps.Clone(u.Object)
-	if err := errors.Join(kjson.UnmarshalCaseSensitivePreserveInts(stored, &u.Object), oddMetadata(stored)); err != nil {
+	if err := errors.Join(kjson.UnmarshalCaseSensitivePreserveInts(stored, &u.Object), checkMetadata(stored)); err != nil {
 		return nil, unreadableError(stored, err)
 	}
 	maps.Copy(u.Object, kind)
@@ -672,9 +672,9 @@ func WithoutManagedFields(stored []byte) []byte {
 	return slices.Concat(stored[:owners.Index], []byte("null"), stored[owners.Index+len(owners.Raw):])
 }
 
-// oddMetadata returns an error if the metadata of a custom resource does not decode into an
+// checkMetadata returns an error if the metadata of a custom resource does not decode into an
 // ObjectMeta. apilet does not decode it, but clients do.
-func oddMetadata(stored []byte) error {
+func checkMetadata(stored []byte) error {
 	if bounded.Inspect(stored).InvalidTime == 0 {
 		return nil
 	}
@@ -702,16 +702,16 @@ func (res *Resource) checkDecodes(stored []byte, found bounded.Inspection) error
 			return unreadableError(stored, err)
 		}
 	default:
-		if err := oddMetadata(stored); err != nil {
+		if err := checkMetadata(stored); err != nil {
 			return unreadableError(stored, err)
 		}
 	}
 	return nil
 }
 
-// vet returns an error if an encoded object must not be stored because it could not be decoded
-// again.
-func (res *Resource) vet(encoded []byte) *field.Error {
+// checkStorable returns an error if an encoded object must not be stored because it could not be
+// decoded again.
+func (res *Resource) checkStorable(encoded []byte) *field.Error {
 	found := bounded.Inspect(encoded)
 	if found.Depth > bounded.StoredDepth {
 		return field.Invalid(field.NewPath(bounded.PathAt(encoded, found.Deepest)), field.OmitValueType{},
@@ -758,7 +758,7 @@ func (res *Resource) EncodeStored(obj Object) (stored []byte, revAt int, err err
 	if err != nil {
 		return nil, 0, apierror.InvalidObject(res.GroupKind(), obj.GetName(), err)
 	}
-	if problem := res.vet(buf.Bytes()); problem != nil {
+	if problem := res.checkStorable(buf.Bytes()); problem != nil {
 		return nil, 0, apierrors.NewInvalid(res.GroupKind(), obj.GetName(), field.ErrorList{problem})
 	}
 	encoded := buf.Bytes()

@@ -96,7 +96,7 @@ func Served(config []string) ([]*Resource, error) {
 		if given && value != "true" && value != "false" {
 			return nil, fmt.Errorf("%q is neither true nor false", entry)
 		}
-		if err := nameable(name); err != nil {
+		if err := checkRuntimeConfigName(name); err != nil {
 			return nil, err
 		}
 		wanted[name] = value != "false"
@@ -120,9 +120,9 @@ func Served(config []string) ([]*Resource, error) {
 	return rows, nil
 }
 
-// nameable rejects entries without a version and entries with an unknown group. The errors are
-// kube-apiserver's.
-func nameable(name string) error {
+// checkRuntimeConfigName rejects entries without a version and entries with an unknown group. The
+// errors are kube-apiserver's.
+func checkRuntimeConfigName(name string) error {
 	group, _, ok := strings.Cut(name, "/")
 	switch {
 	case name == "v1" || group == "api" || group == "apiextensions.k8s.io":

@@ -73,7 +73,7 @@ var Builtins = slices.Concat(
 		Row[corev1.Endpoints](Namespaced, "endpoints ep", ""),
 		Row[corev1.Event](Namespaced, "events ev", ""),
 		Row[corev1.LimitRange](Namespaced, "limitranges limits", ""),
-		Row[corev1.Namespace](oneByOne, "namespaces ns", "finalize status"),
+		Row[corev1.Namespace](noDeleteCollection, "namespaces ns", "finalize status"),
 		Row[corev1.Node](0, "nodes no", "proxy status"),
 		Row[corev1.PersistentVolumeClaim](Namespaced, "persistentvolumeclaims pvc", "status"),
 		Row[corev1.PersistentVolume](0, "persistentvolumes pv", "status"),
@@ -340,13 +340,13 @@ type Conversion struct {
 type Trait uint
 
 const (
-	Namespaced    Trait = 1 << iota
-	HasGeneration       // metadata.generation is maintained
-	inAll               // is in the category "all"
-	InExtensions        // is in the category "api-extensions"
-	createOnly          // virtual: a review that can only be created
-	readOnly            // virtual: the list is always empty
-	oneByOne            // lacks the verb deletecollection
+	Namespaced         Trait = 1 << iota
+	HasGeneration            // metadata.generation is maintained
+	inAll                    // is in the category "all"
+	InExtensions             // is in the category "api-extensions"
+	createOnly               // virtual: a review that can only be created
+	readOnly                 // virtual: the list is always empty
+	noDeleteCollection       // lacks the verb deletecollection
 )
 
 // Row returns one row of the table for the Go type T. It only calls rowOf, because the compiler
@@ -381,7 +381,7 @@ func verbsOf(traits Trait) []string {
 		return []string{"create"}
 	case traits&readOnly != 0:
 		return []string{"get", "list"}
-	case traits&oneByOne != 0:
+	case traits&noDeleteCollection != 0:
 		return []string{"create", "delete", "get", "list", "patch", "update", "watch"}
 	}
 	return []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}

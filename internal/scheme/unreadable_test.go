@@ -93,7 +93,7 @@ func BenchmarkVet(b *testing.B) {
 	b.Run("vet", func(b *testing.B) {
 		b.SetBytes(int64(len(stored)))
 		for b.Loop() {
-			res.vet(stored)
+			res.checkStorable(stored)
 		}
 	})
 	b.Run("decode", func(b *testing.B) {

@@ -36,14 +36,14 @@ import (
 
 // Labels is a compiled label selector.
 type Labels struct {
-	ByKey map[string]*LabelTerm // all requirements on one label
-	musts int                   // number of labels that an object must have
+	ByKey    map[string]*LabelTerm // all requirements on one label
+	required int                   // number of labels that an object must have
 }
 
 // LabelTerm holds all requirements on one label.
 type LabelTerm struct {
-	must         bool            // the label must exist
-	never        bool            // the label must not exist
+	required     bool            // the label must exist
+	forbidden    bool            // the label must not exist
 	in           map[string]bool // allowed values; nil means any value
 	out          map[string]bool // excluded values
 	above, below *int64          // exclusive bounds of a numeric value
@@ -62,8 +62,8 @@ func NewLabels(requirements labels.Requirements) Labels {
 		term.add(r)
 	}
 	for _, term := range terms.ByKey {
-		if term.must {
-			terms.musts++
+		if term.required {
+			terms.required++
 		}
 	}
 	return terms
@@ -73,7 +73,7 @@ func (t *LabelTerm) add(r *labels.Requirement) {
 	values := r.ValuesUnsorted()
 	switch r.Operator() {
 	case selection.In, selection.Equals, selection.DoubleEquals:
-		t.must, t.in = true, inBoth(t.in, values)
+		t.required, t.in = true, inBoth(t.in, values)
 	case selection.NotIn, selection.NotEquals:
 		if t.out == nil {
 			t.out = make(map[string]bool, len(values))
@@ -82,16 +82,16 @@ func (t *LabelTerm) add(r *labels.Requirement) {
 			t.out[value] = true
 		}
 	case selection.Exists:
-		t.must = true
+		t.required = true
 	case selection.DoesNotExist:
-		t.never = true
+		t.forbidden = true
 	case selection.GreaterThan:
-		t.must = true
+		t.required = true
 		if bound := boundOf(values); t.above == nil || *t.above < bound {
 			t.above = &bound
 		}
 	case selection.LessThan:
-		t.must = true
+		t.required = true
 		if bound := boundOf(values); t.below == nil || *t.below > bound {
 			t.below = &bound
 		}
@@ -139,19 +139,19 @@ func (t *Labels) Match(stored gjson.Result) bool {
 	met, fits := 0, true
 	stored.ForEach(func(key, value gjson.Result) bool {
 		if term := t.ByKey[key.String()]; term != nil {
-			fits = term.takes(value.String())
-			if term.must {
+			fits = term.allows(value.String())
+			if term.required {
 				met++
 			}
 		}
 		return fits
 	})
-	return fits && met == t.musts
+	return fits && met == t.required
 }
 
-// takes reports whether a label may exist with this value.
-func (t *LabelTerm) takes(value string) bool {
-	if t.never || t.in != nil && !t.in[value] || t.out[value] {
+// allows reports whether a label may exist with this value.
+func (t *LabelTerm) allows(value string) bool {
+	if t.forbidden || t.in != nil && !t.in[value] || t.out[value] {
 		return false
 	}
 	if t.above == nil && t.below == nil {

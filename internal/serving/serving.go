@@ -34,18 +34,18 @@ import (
 	"apilet/internal/options"
 )
 
-const renewEvery = 6 * time.Hour // interval between checks of the certificates
+const renewInterval = 6 * time.Hour // interval between checks of the certificates
 
 // An Endpoint represents the address of a server. The methods must be called in the order above.
 type Endpoint struct {
 	*options.Options
-	Log     zerolog.Logger // logs the renewal of certificates
-	Now     func() time.Time
-	certs   *certs.Folder                    // nil without TLS, or with --tls-cert-file
-	given   *certs.Dynamic[tls.Certificate]  // the certificate of --tls-cert-file, if it is set
-	url     string                           // set by Secure
-	nowhere bool                             // the URL works only on this machine, although the server is reachable from others
-	admin   atomic.Pointer[x509.Certificate] // client certificate in the kubeconfig, if any
+	Log       zerolog.Logger // logs the renewal of certificates
+	Now       func() time.Time
+	certs     *certs.Folder                    // nil without TLS, or with --tls-cert-file
+	provided  *certs.Dynamic[tls.Certificate]  // the certificate of --tls-cert-file, if it is set
+	url       string                           // set by Secure
+	localOnly bool                             // the URL works only on this machine, although the server is reachable from others
+	admin     atomic.Pointer[x509.Certificate] // client certificate in the kubeconfig, if any
 }
 
 // A Certificate is used by the server or by its administrator.
@@ -62,8 +62,8 @@ func (e *Endpoint) Certificates() (all []Certificate) {
 	case e.certs != nil:
 		all = append(all, Certificate{"serving", e.certs.Serving.Load().Leaf, "the server renews it every few hours in its last 30 days: its log says why it could not; a restart tries again"},
 			Certificate{"authority", e.certs.Authority.Cert, "restart the server, which makes it anew on the same key, and give the new ca.crt to clients"})
-	case e.given != nil:
-		all = append(all, Certificate{"serving", e.given.Current().Leaf, "put a new one into the files of --tls-cert-file and --tls-private-key-file: the server reads them by itself"})
+	case e.provided != nil:
+		all = append(all, Certificate{"serving", e.provided.Current().Leaf, "put a new one into the files of --tls-cert-file and --tls-private-key-file: the server reads them by itself"})
 	}
 	if admin := e.admin.Load(); admin != nil {
 		all = append(all, Certificate{"admin", admin, "the server renews it in the file of --kubeconfig; a restart writes a new one"})
@@ -149,7 +149,7 @@ func (e *Endpoint) Open(share certs.Share) error {
 // is nil, clients are not asked for certificates.
 func (e *Endpoint) Secure(listener net.Listener, clientCAs func() *x509.CertPool) (url string, secured *tls.Config, err error) {
 	host, localOnly := e.URLHost(listener.Addr().(*net.TCPAddr))
-	e.nowhere = localOnly
+	e.localOnly = localOnly
 	e.url = "http://" + host
 	var certificate func() *tls.Certificate
 	switch {
@@ -160,7 +160,7 @@ func (e *Endpoint) Secure(listener net.Listener, clientCAs func() *x509.CertPool
 		if err != nil {
 			return "", nil, fmt.Errorf("--tls-cert-file: %w", err)
 		}
-		e.given, certificate = pair, pair.Current
+		e.provided, certificate = pair, pair.Current
 	default:
 		return e.url, nil, nil
 	}
@@ -185,7 +185,7 @@ func (e *Endpoint) WriteKubeconfig() error {
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
-	if e.nowhere {
+	if e.localOnly {
 		e.Log.Info().Msg("the kubeconfig contains 127.0.0.1 and works only on this machine; for other machines, set --tls-san NAME or --advertise-address IP")
 	}
 	return kubeconfig.Write(e.Kubeconfig, cluster, admin)
@@ -228,7 +228,7 @@ func (e *Endpoint) Run(ctx context.Context, clockSet <-chan struct{}) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(renewEvery):
+		case <-time.After(renewInterval):
 		case <-clockSet:
 		}
 		err := e.certs.Renew()

@@ -18,9 +18,10 @@ import (
 // startPercent replaces the usual 100 of GOGC. The size of the first collection is in proportion to it.
 const startPercent = 400
 
-// former is the percentage to restore. Its initialization makes collections rarer. That has to happen
-// before other packages allocate, therefore this package imports only packages that are initialized early.
-var former = postpone()
+// previousPercent is the percentage to restore. Its initialization makes collections rarer. That
+// has to happen before other packages allocate, therefore this package imports only packages that
+// are initialized early.
+var previousPercent = postpone()
 
 func postpone() int {
 	if os.Getenv("GOGC") != "" {
@@ -32,7 +33,7 @@ func postpone() int {
 // Resume restores the usual rate of collections. Calls after the first do nothing.
 var Resume = sync.OnceFunc(func() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(former)
+		debug.SetGCPercent(previousPercent)
 	}
 })
 

@@ -55,11 +55,11 @@ const (
 
 // authorTable is the in-memory copy of the bucket authors.
 type authorTable struct {
-	mu    sync.RWMutex              // guards the fields below
-	named map[AuthorID]*authorEntry // all authors by number
-	ids   map[Author]*authorEntry   // all authors by content
-	taken map[share]int             // number of authors of each share; with an empty party, of the whole room
-	last  AuthorID                  // highest number used
+	mu       sync.RWMutex              // guards the fields below
+	byNumber map[AuthorID]*authorEntry // all authors by number
+	ids      map[Author]*authorEntry   // all authors by content
+	counts   map[share]int             // number of authors of each share; with an empty party, of the whole room
+	last     AuthorID                  // highest number used
 }
 
 // A share identifies the entries of one party in a room.
@@ -82,7 +82,7 @@ type authorEntry struct {
 func (t *authorTable) load(authors boltfile.Tree) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.named, t.ids, t.taken, t.last = map[AuthorID]*authorEntry{}, map[Author]*authorEntry{}, map[share]int{}, 0
+	t.byNumber, t.ids, t.counts, t.last = map[AuthorID]*authorEntry{}, map[Author]*authorEntry{}, map[share]int{}, 0
 	t.last = AuthorID(authors.Sequence)
 	c := authors.Cursor()
 	for k, v := c.First(); k != nil; k, v = c.Next() {
@@ -95,13 +95,13 @@ func (t *authorTable) load(authors boltfile.Tree) {
 
 // add adds an entry. The caller must hold mu or be opening the store.
 func (t *authorTable) add(e *authorEntry) {
-	t.named[e.id], t.ids[e.Author] = e, e
+	t.byNumber[e.id], t.ids[e.Author] = e, e
 	t.count(e, +1)
 }
 
 // remove removes an entry. The caller must hold mu.
 func (t *authorTable) remove(e *authorEntry) {
-	delete(t.named, e.id)
+	delete(t.byNumber, e.id)
 	delete(t.ids, e.Author)
 	t.count(e, -1)
 }
@@ -109,8 +109,8 @@ func (t *authorTable) remove(e *authorEntry) {
 func (t *authorTable) count(e *authorEntry, n int) {
 	of := e.share()
 	for _, at := range [...]share{of, {room: of.room}} {
-		if t.taken[at] += n; t.taken[at] == 0 {
-			delete(t.taken, at)
+		if t.counts[at] += n; t.counts[at] == 0 {
+			delete(t.counts, at)
 		}
 	}
 }
@@ -154,13 +154,13 @@ func (a Author) withLess() Author {
 // ---- Writing
 
 // An authorship holds the authors of one transaction. It is used only by the writer.
-type authorship struct {
+type txAuthors struct {
 	table *authorTable   // nil if authors are not recorded
-	fresh []*authorEntry // added in this transaction
+	added []*authorEntry // added in this transaction
 }
 
 // number returns the number of an author who writes at rev, and adds the author if necessary.
-func (w *authorship) number(l *boltfile.WriteTx, g *boltfile.Guard, a Author, rev int64) (AuthorID, error) {
+func (w *txAuthors) number(l *boltfile.WriteTx, g *boltfile.Guard, a Author, rev int64) (AuthorID, error) {
 	e := w.known(a)
 	if e == nil {
 		a = a.bounded()
@@ -181,10 +181,10 @@ func (w *authorship) number(l *boltfile.WriteTx, g *boltfile.Guard, a Author, re
 }
 
 // known returns the entry of an author, including authors added in this transaction.
-func (w *authorship) known(a Author) *authorEntry {
-	for i := range w.fresh {
-		if w.fresh[i].Author == a {
-			return w.fresh[i]
+func (w *txAuthors) known(a Author) *authorEntry {
+	for i := range w.added {
+		if w.added[i].Author == a {
+			return w.added[i]
 		}
 	}
 	return w.table.find(a)
@@ -192,12 +192,12 @@ func (w *authorship) known(a Author) *authorEntry {
 
 // hasRoom reports whether the author's party has fewer entries in the room than a quarter of the
 // free ones.
-func (w *authorship) hasRoom(a Author) bool {
+func (w *txAuthors) hasRoom(a Author) bool {
 	of := a.share()
 	w.table.mu.RLock()
-	mine, all := w.table.taken[of], w.table.taken[share{room: of.room}]
+	mine, all := w.table.counts[of], w.table.counts[share{room: of.room}]
 	w.table.mu.RUnlock()
-	for _, e := range w.fresh {
+	for _, e := range w.added {
 		if at := e.share(); at.room == of.room {
 			all++
 			if at.party == of.party {
@@ -209,7 +209,7 @@ func (w *authorship) hasRoom(a Author) bool {
 }
 
 // add writes a new entry for the author.
-func (w *authorship) add(l *boltfile.WriteTx, g *boltfile.Guard, a Author) (*authorEntry, error) {
+func (w *txAuthors) add(l *boltfile.WriteTx, g *boltfile.Guard, a Author) (*authorEntry, error) {
 	bucket, err := g.Bucket(l, boltfile.InAuthors)
 	if err != nil {
 		return nil, err
@@ -219,12 +219,12 @@ func (w *authorship) add(l *boltfile.WriteTx, g *boltfile.Guard, a Author) (*aut
 	if err := errors.Join(bucket.Put(key, encodeAuthor(key, a)), l.SetSequence(boltfile.InAuthors, uint64(e.id))); err != nil {
 		return nil, err
 	}
-	w.fresh = append(w.fresh, e)
+	w.added = append(w.added, e)
 	return e, nil
 }
 
-// keep makes the authors added by a committed transaction visible to readers.
-func (t *authorTable) keep(fresh []*authorEntry) {
+// publish makes the authors added by a committed transaction visible to readers.
+func (t *authorTable) publish(fresh []*authorEntry) {
 	if len(fresh) == 0 {
 		return
 	}

@@ -165,7 +165,7 @@ func TestAuthorsAreBounded(t *testing.T) {
 	if a := st.Author(writeAs(t, st, "//pods/z/last", Author{User: "later", Agent: "a", Verb: "update"}).Author); a != (Author{User: otherAuthor, Agent: otherAuthor, Verb: "update"}) {
 		t.Errorf("after more users than there is room for: %+v", a)
 	}
-	if n := len(st.authors.named); n > authorsMax+4 {
+	if n := len(st.authors.byNumber); n > authorsMax+4 {
 		t.Errorf("%d authors", n)
 	}
 	// A compaction removes authors that no record refers to. The others remain.
@@ -184,7 +184,7 @@ func TestAuthorsAreBounded(t *testing.T) {
 	if _, err := mustUpkeep(t, st).Compact(t.Context(), st.Revision()); err != nil {
 		t.Fatal(err)
 	}
-	left := len(st.authors.named)
+	left := len(st.authors.byNumber)
 	if left >= authorsMax-washed/2 || left < authorsMax/4 {
 		t.Errorf("%d authors are left", left)
 	}
@@ -200,8 +200,8 @@ func TestAuthorsAreBounded(t *testing.T) {
 		t.Fatalf("check: %v, %v", err, rep.Problems)
 	}
 	st = openTestStore(t, path)
-	if a := st.Author(fresh.Author); a.User != "carol" || len(st.authors.named) != left+1 {
-		t.Errorf("after a restart: %+v, %d authors", a, len(st.authors.named))
+	if a := st.Author(fresh.Author); a.User != "carol" || len(st.authors.byNumber) != left+1 {
+		t.Errorf("after a restart: %+v, %d authors", a, len(st.authors.byNumber))
 	}
 }
 
@@ -255,8 +255,8 @@ func TestAuthorsOfAFailedCommit(t *testing.T) {
 	if _, err := st.Commit(t.Context(), Change{Op: OpUpdate, Key: "//pods/x/none", Expect: 3, JSON: json, RevAt: at, Author: who}); err != ErrNotFound {
 		t.Fatal(err)
 	}
-	if len(st.authors.named) != 0 {
-		t.Errorf("%v", st.authors.named)
+	if len(st.authors.byNumber) != 0 {
+		t.Errorf("%v", st.authors.byNumber)
 	}
 	rec := writeAs(t, st, "//pods/x/a", who)
 	if st.Author(rec.Author) != who {
@@ -286,8 +286,8 @@ func TestAuthorsOfAFullDisk(t *testing.T) {
 	if _, err := st.Commit(t.Context(), Change{Op: OpCreate, Key: "//pods/x/b", JSON: json, RevAt: at, Author: who}); !errors.Is(err, ErrDiskFull) {
 		t.Fatal(err)
 	}
-	if len(st.authors.named) != 0 {
-		t.Errorf("known are %v", st.authors.named)
+	if len(st.authors.byNumber) != 0 {
+		t.Errorf("known are %v", st.authors.byNumber)
 	}
 	if rec := writeAs(t, st, "//pods/x/b", who); st.Author(rec.Author) != who {
 		t.Errorf("%+v", st.Author(rec.Author))

@@ -25,9 +25,9 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// indexRemembers is the maximum number of remembered keys that no longer have their value. A list
+// maxFormerKeys is the maximum number of remembered keys that no longer have their value. A list
 // at a revision before the oldest of them reads all objects.
-const indexRemembers = 4096
+const maxFormerKeys = 4096
 
 // An Index maps the text at a path of an object's JSON to the keys of the live objects of one
 // resource.
@@ -35,15 +35,15 @@ type Index struct {
 	st             *Store
 	resource, path string
 
-	mu    sync.Mutex // guards the fields below; held while the log is read
-	log   *Follower
-	keys  map[string]map[string]struct{} // by value
-	left  []leaver                       // by revision
-	floor int64                          // leavers at or before this revision are not known
+	mu     sync.Mutex // guards the fields below; held while the log is read
+	log    *Follower
+	keys   map[string]map[string]struct{} // by value
+	former []formerKey                    // by revision
+	floor  int64                          // leavers at or before this revision are not known
 }
 
 // A leaver is a key that no longer has the value.
-type leaver struct {
+type formerKey struct {
 	rev        int64
 	value, key string
 }
@@ -66,8 +66,8 @@ func (x *Index) Keys(ctx context.Context, value string, rev int64) (keys []strin
 	for key := range x.keys[value] {
 		keys = append(keys, key)
 	}
-	after, _ := slices.BinarySearchFunc(x.left, rev+1, func(l leaver, rev int64) int { return cmp.Compare(l.rev, rev) })
-	for _, l := range x.left[after:] {
+	after, _ := slices.BinarySearchFunc(x.former, rev+1, func(l formerKey, rev int64) int { return cmp.Compare(l.rev, rev) })
+	for _, l := range x.former[after:] {
 		if l.value == value {
 			keys = append(keys, l.key)
 		}
@@ -90,14 +90,14 @@ func (x *Index) catchUp(ctx context.Context) error {
 			return nil
 		}
 		for i := range events {
-			x.see(&events[i])
+			x.apply(&events[i])
 		}
 	}
 }
 
 // build reads all objects and stops at the first that cannot be read.
 func (x *Index) build(ctx context.Context) error {
-	x.keys, x.left, x.floor = map[string]map[string]struct{}{}, nil, 0
+	x.keys, x.former, x.floor = map[string]map[string]struct{}{}, nil, 0
 	for c, err := range x.st.Chunks(Span{Prefix: x.resource}) {
 		if err == nil {
 			err = ctx.Err()
@@ -114,7 +114,7 @@ func (x *Index) build(ctx context.Context) error {
 	return nil
 }
 
-func (x *Index) see(ev *Event) {
+func (x *Index) apply(ev *Event) {
 	if len(ev.Prev) > 0 {
 		x.leave(ev.Key, ev.Prev, ev.Rev)
 	}
@@ -143,9 +143,9 @@ func (x *Index) leave(key string, json []byte, rev int64) {
 	if delete(x.keys[value], key); len(x.keys[value]) == 0 {
 		delete(x.keys, value)
 	}
-	if len(x.left) == indexRemembers {
-		x.floor = x.left[indexRemembers/2-1].rev
-		x.left = slices.Delete(x.left, 0, indexRemembers/2)
+	if len(x.former) == maxFormerKeys {
+		x.floor = x.former[maxFormerKeys/2-1].rev
+		x.former = slices.Delete(x.former, 0, maxFormerKeys/2)
 	}
-	x.left = append(x.left, leaver{rev: rev, value: value, key: key})
+	x.former = append(x.former, formerKey{rev: rev, value: value, key: key})
 }

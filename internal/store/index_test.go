@@ -99,9 +99,9 @@ func TestIndexForgetsWhoLeftLongAgo(t *testing.T) {
 	if keys, ok := pods.Keys(t.Context(), "", rec.Rev); !ok || len(keys) != 1 {
 		t.Errorf("of no node: %q, %t", keys, ok)
 	}
-	pods.left = make([]leaver, indexRemembers)
-	for i := range pods.left {
-		pods.left[i].rev = rec.Rev
+	pods.former = make([]formerKey, maxFormerKeys)
+	for i := range pods.former {
+		pods.former[i].rev = rec.Rev
 	}
 	gone := mustWrite(t, st, OpDelete, rec.Key, rec.Rev, "")
 	if keys, ok := pods.Keys(t.Context(), "", gone.Rev); !ok || len(keys) != 0 {

@@ -67,7 +67,7 @@ func TestIrregularFilesAreRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := c.open(path); err == nil || !strings.Contains(err.Error(), "is no regular file") {
+			if err := c.open(path); err == nil || !strings.Contains(err.Error(), "is not a regular file") {
 				t.Errorf("%s as %s: %v", kind, title, err)
 			}
 			if _, err := os.Lstat(path + c.suffix); err != nil {

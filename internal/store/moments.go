@@ -113,7 +113,7 @@ func (st *Store) GetAt(key string, rev int64) (rec Record, err error) {
 		return err
 	})
 	if err == nil {
-		rec, err = st.opened(rec)
+		rec, err = st.openRecord(rec)
 	}
 	return rec, err
 }

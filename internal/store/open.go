@@ -58,7 +58,7 @@ func open(path string, opts Options) (*Store, error) {
 	_, err := os.Lstat(path)
 	fresh := errors.Is(err, fs.ErrNotExist)
 	if _, log := os.Lstat(path + boltfile.LogSuffix); fresh && log == nil {
-		return nil, fmt.Errorf("%s is missing, and its log %s is there: put the data file back, or remove the log to start anew", path, path+boltfile.LogSuffix)
+		return nil, fmt.Errorf("%s is missing, and its log %s is there: put the data file back, or remove the log to start with a new file", path, path+boltfile.LogSuffix)
 	}
 	if fresh {
 		err = boltfile.Create(path, func(db *bbolt.DB) error { return db.Update(opts.initBuckets) })
@@ -213,9 +213,9 @@ func checkFormat(p *boltfile.Pages, path string, want int64) error {
 			return boltfile.NewDamage("the bucket authors is missing")
 		}
 	case replica:
-		return fmt.Errorf("%s is a replica of what an etcd cluster holds: use it with --etcd-servers, or choose another file", path)
+		return fmt.Errorf("%s is a replica of an etcd cluster: use it with --etcd-servers, or choose another file", path)
 	case own:
-		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
+		return fmt.Errorf("%s contains objects that are not from an etcd cluster: choose another file for --etcd-servers", path)
 	default:
 		return fmt.Errorf("%s has format %d, and this version of apilet reads format %d: use the version that wrote it", path, format, cmp.Or(want, Format))
 	}

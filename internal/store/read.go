@@ -90,10 +90,10 @@ func (st *Store) readSnapshot(fn func(*snapshot) error) error {
 
 // record returns the record of key at revision rev, or nil if none exists. If revisions are not
 // shared, it may return a record of another key. The caller must treat that as damage.
-func (s *snapshot) record(rev int64, key []byte) []byte { return s.recordNear(&s.newest, rev, key) }
+func (s *snapshot) record(rev int64, key []byte) []byte { return s.recordFromHint(&s.newest, rev, key) }
 
-// recordNear is record, with a search that starts at the finger f.
-func (s *snapshot) recordNear(f *boltfile.SearchHint, rev int64, key []byte) []byte {
+// recordFromHint is record, with a search that starts at the hint f.
+func (s *snapshot) recordFromHint(f *boltfile.SearchHint, rev int64, key []byte) []byte {
 	b := f.Get(&s.revs, uint64(rev))
 	if b == nil {
 		binary.BigEndian.PutUint64(s.seek[:], uint64(rev))
@@ -108,8 +108,8 @@ func (s *snapshot) recordNear(f *boltfile.SearchHint, rev int64, key []byte) []b
 	return b
 }
 
-// olderFinger returns the finger for lookups of older versions.
-func (s *snapshot) olderFinger() *boltfile.SearchHint {
+// olderHint returns the hint for lookups of older versions.
+func (s *snapshot) olderHint() *boltfile.SearchHint {
 	if s.older == nil {
 		s.older = new(boltfile.SearchHint)
 	}
@@ -137,7 +137,7 @@ func (s *snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err e
 		if steps > 0 && steps%waypointEvery == 0 {
 			at = s.shortcut(key, at, rev, steps)
 		}
-		b := s.recordNear(f, at, key)
+		b := s.recordFromHint(f, at, key)
 		if b == nil && at <= s.compact && at != from {
 			return r, false, nil // a compacted tombstone
 		}
@@ -155,8 +155,8 @@ func (s *snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err e
 			return r, !r.Deleted, nil
 		}
 		s.steps++
-		f = s.olderFinger()
-		if at = r.PrevRev; r.CreateRev > rev && r.CreateRev < r.Rev && s.recordNear(f, r.CreateRev, key) != nil {
+		f = s.olderHint()
+		if at = r.PrevRev; r.CreateRev > rev && r.CreateRev < r.Rev && s.recordFromHint(f, r.CreateRev, key) != nil {
 			at = r.CreateRev // skip the updates of an object that was created after rev; a replica may not have its creation
 		}
 	}
@@ -294,7 +294,7 @@ func (st *Store) Get(key string) (rec Record, err error) {
 		return err
 	})
 	if err == nil {
-		rec, err = st.opened(rec)
+		rec, err = st.openRecord(rec)
 	}
 	return rec, err
 }
@@ -308,7 +308,7 @@ func (st *Store) GetUpTo(key string, most int) (rec Record, size int, err error)
 		return err
 	})
 	if err == nil && size <= most {
-		rec, err = st.opened(rec)
+		rec, err = st.openRecord(rec)
 	}
 	return rec, size, err
 }
@@ -387,7 +387,7 @@ func (st *Store) Chunk(sp Span, c *Chunk) error {
 	err := st.fill(c, &sp, current, keys)
 	if sp.SkipDamaged && errors.Is(err, ErrDamaged) { // rarely needed, and slower
 		err = st.fill(c, &sp, current, func(s *snapshot, prefix, start string, visit func([]byte, keyState) (bool, error)) (string, error) {
-			return s.eachSound(prefix, start, visit, c.passOver(st)), nil
+			return s.eachSound(prefix, start, visit, c.skipDamaged(st)), nil
 		})
 	}
 	c.nameRecords()
@@ -421,8 +421,8 @@ func (st *Store) fill(c *Chunk, sp *Span, current int64, keys walk) error {
 	})
 }
 
-// passOver returns a function that reports damage to the log and adds the key to c.Damaged.
-func (c *Chunk) passOver(st *Store) func(key []byte, err error) {
+// skipDamaged returns a function that reports damage to the log and adds the key to c.Damaged.
+func (c *Chunk) skipDamaged(st *Store) func(key []byte, err error) {
 	return func(key []byte, err error) {
 		_ = st.File.Explain(err)
 		if _, _, ok := keyPrefixes(string(key)); ok { // a damaged page may contain anything as a key
@@ -655,7 +655,7 @@ func (st *Store) EventsOf(resource string, wanted Filter, after int64, max int, 
 }
 
 // events implements Events and EventsOf. It calls miss for each damaged revision.
-func (st *Store) events(resource string, wanted Filter, after int64, max int, dst []Event, miss missFunc) (evs []Event, upTo int64, err error) {
+func (st *Store) events(resource string, wanted Filter, after int64, max int, dst []Event, miss damageFunc) (evs []Event, upTo int64, err error) {
 	if max <= 0 {
 		max = chunkItems
 	}
@@ -673,11 +673,11 @@ func (st *Store) events(resource string, wanted Filter, after int64, max int, ds
 	return st.replay(resource, wanted, after, max, dst, miss)
 }
 
-// A missFunc handles damage in the log. If it returns nil, reading continues.
-type missFunc func(rev int64, err error) error
+// A damageFunc handles damage in the log. If it returns nil, reading continues.
+type damageFunc func(rev int64, err error) error
 
 // replay reads events that have left the ring from the file.
-func (st *Store) replay(resource string, wanted Filter, after int64, max int, dst []Event, miss missFunc) (evs []Event, upTo int64, err error) {
+func (st *Store) replay(resource string, wanted Filter, after int64, max int, dst []Event, miss damageFunc) (evs []Event, upTo int64, err error) {
 	r := &replay{resource: resource, wanted: wanted, miss: miss, current: st.Revision(), full: len(dst) + max, gaps: st.mode.others, dst: dst}
 	r.upTo = r.current
 	err = st.readSnapshot(func(s *snapshot) (err error) {
@@ -709,7 +709,7 @@ func (st *Store) replay(resource string, wanted Filter, after int64, max int, ds
 type replay struct {
 	resource string
 	wanted   Filter
-	miss     missFunc
+	miss     damageFunc
 	current  int64
 	full     int // maximum length of dst
 	gaps     bool
@@ -801,7 +801,7 @@ func (st *Store) Author(id AuthorID) Author {
 	}
 	st.authors.mu.RLock()
 	defer st.authors.mu.RUnlock()
-	if e := st.authors.named[id]; e != nil {
+	if e := st.authors.byNumber[id]; e != nil {
 		return e.Author
 	}
 	return Author{}

@@ -45,7 +45,7 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-const catchUpWithin = 10 * time.Second // maximum time that a request waits for a revision of the log
+const catchUpTimeout = 10 * time.Second // maximum time that a request waits for a revision of the log
 
 // revisionMax is the maximum number of changes of one revision that are published.
 const revisionMax = 2048
@@ -57,19 +57,19 @@ const revisionMax = 2048
 func (st *Store) Current(ctx context.Context) (int64, error) {
 	rev, err := st.mode.newest(st, ctx)
 	if err == nil {
-		err = st.reachInTime(ctx, rev)
+		err = st.waitRevisionTimeout(ctx, rev)
 	}
 	return st.Revision(), err
 }
 
-// reachInTime is like WaitRevision, but fails with Replica.Behind after a time limit. For example,
-// a replica whose disk is full does not advance.
-func (st *Store) reachInTime(ctx context.Context, rev int64) error {
+// waitRevisionTimeout is like WaitRevision, but fails with Replica.Behind after a time limit. For
+// example, a replica whose disk is full does not advance.
+func (st *Store) waitRevisionTimeout(ctx context.Context, rev int64) error {
 	behind := st.mode.behind
 	if behind == nil || st.Revision() >= rev {
 		return st.WaitRevision(ctx, rev)
 	}
-	limited, cancel := context.WithTimeout(ctx, catchUpWithin)
+	limited, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
 	err := st.WaitRevision(limited, rev)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -127,7 +127,7 @@ func (st *Store) GetNewest(ctx context.Context, key string) (Record, error) {
 
 // WaitRevision waits until the store shows rev.
 func (st *Store) WaitRevision(ctx context.Context, rev int64) error {
-	reached := st.reached(rev)
+	reached := st.revisionReached(rev)
 	if reached == nil {
 		return nil
 	}
@@ -137,15 +137,16 @@ func (st *Store) WaitRevision(ctx context.Context, rev int64) error {
 	case <-ctx.Done():
 		st.mu.Lock()
 		defer st.mu.Unlock()
-		st.waiting.forget(reached)
+		st.revisionWaiters.forget(reached)
 		return ctx.Err()
 	case <-st.closing:
 		return errClosed
 	}
 }
 
-// reached returns a channel that is closed when the store reaches rev, or nil if it already has.
-func (st *Store) reached(rev int64) chan struct{} {
+// revisionReached returns a channel that is closed when the store reaches rev, or nil if it already
+// has.
+func (st *Store) revisionReached(rev int64) chan struct{} {
 	if st.currentRev.Load() >= rev {
 		return nil
 	}
@@ -154,7 +155,7 @@ func (st *Store) reached(rev int64) chan struct{} {
 	if st.currentRev.Load() >= rev {
 		return nil
 	}
-	return st.waiting.add(rev)
+	return st.revisionWaiters.add(rev)
 }
 
 // propose is the Commit of a replica. A change in the log is committed, even if it does not arrive
@@ -170,7 +171,7 @@ func (st *Store) propose(ctx context.Context, c Change) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	if st.reachInTime(ctx, rev) == nil {
+	if st.waitRevisionTimeout(ctx, rev) == nil {
 		st.mu.RLock()
 		at := st.log.findKey(rev, c.Key)
 		if at != nil {
@@ -208,7 +209,7 @@ func (st *Store) advance(rev int64) {
 	}
 	st.log.newest = rev
 	st.currentRev.Store(rev)
-	st.waiting.release(rev)
+	st.revisionWaiters.release(rev)
 }
 
 // applyFeed writes the changes of a feed and skips changes that the file already contains.
@@ -287,11 +288,11 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 	if m.rec.Author, err = s.author(c.Author, m.Op, c.Rev); err != nil {
 		return err
 	}
-	place, err := s.vacant(c.Rev, []byte(c.Key))
+	place, err := s.freeKey(c.Rev, []byte(c.Key))
 	if err != nil {
 		return err
 	}
-	m.elsewhere = len(place) > 8
+	m.usesLongKey = len(place) > 8
 	return s.write(m)
 }
 
@@ -393,7 +394,7 @@ func (st *Store) publishFill(f *feed, wake []chan struct{}) []chan struct{} {
 
 const (
 	replicaSuffix = ".replica"
-	closedInPeace = "closed"
+	closedCleanly = "closed"
 	distrusted    = "distrusted"
 )
 
@@ -420,7 +421,7 @@ func openReplica(path string, opts Options, open func(path string, opts Options)
 		doubt = "it is of another history"
 	case run == distrusted:
 		doubt = "its log is not what it was"
-	case run != closedInPeace && (run != boot || boot == ""):
+	case run != closedCleanly && (run != boot || boot == ""):
 		doubt = "it was not closed before the machine was"
 	}
 	if doubt != "" {
@@ -449,7 +450,7 @@ func openReplica(path string, opts Options, open func(path string, opts Options)
 		if st.distrusted.Load() {
 			return note(distrusted)
 		}
-		return note(closedInPeace)
+		return note(closedCleanly)
 	}
 	if err := note(boot); err != nil {
 		return nil, errors.Join(err, st.Close())
@@ -473,7 +474,7 @@ func discard(path, why string, warn func(string)) error {
 	case errors.Is(err, boltfile.ErrInUse):
 		return err
 	case isOwnFormat(format):
-		return fmt.Errorf("%s holds objects of its own, which no etcd cluster has: choose another file for --etcd-servers", path)
+		return fmt.Errorf("%s contains objects that are not from an etcd cluster: choose another file for --etcd-servers", path)
 	}
 	if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {
 		return nil

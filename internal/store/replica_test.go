@@ -430,7 +430,7 @@ func TestReplicaFiles(t *testing.T) {
 	mustWrite(t, own, OpCreate, "//pods/ns/a", 0, "precious")
 	own.Close()
 	for _, identity := range []string{"two", "three"} { // the note next to it still exists
-		if _, err := Open(path, Options{Replica: modelReplica(identity)}); err == nil || !strings.Contains(err.Error(), "of its own") {
+		if _, err := Open(path, Options{Replica: modelReplica(identity)}); err == nil || !strings.Contains(err.Error(), "not from an etcd cluster") {
 			t.Errorf("somebody's own file as a replica: %v", err)
 		}
 	}

@@ -43,8 +43,8 @@ const (
 	scatteredShare = 2 // this fraction of the free pages counts
 	pagesOfChange  = 4 // approximate number of pages that a change copies, besides those of its document
 	resumeShare    = 4 // creates are accepted again when the room exceeds the reserve by this fraction of it
-	sliceWhenLow   = 8 // dead revisions that one transaction deletes while the disk is full
-	roomTries      = 5 // attempts of a delete without room; all but the first follow a compaction
+	lowSpaceSlice  = 8 // dead revisions that one transaction deletes while the disk is full
+	roomAttempts   = 5 // attempts of a delete without room; all but the first follow a compaction
 )
 
 // A Room describes how much the data file may grow.
@@ -61,7 +61,7 @@ func (st *Store) Room() Room {
 	r := Room{Reserve: st.reserve, Used: stats.FileBytes - stats.FreeBytes, Quota: max(0, st.Opts.Quota)}
 	r.DiskFree, r.DiskBytes, _ = st.File.DiskSpace()
 	switch {
-	case st.diskFailed.Load() || st.scarce(st.spare()):
+	case st.diskFailed.Load() || st.isRoomScarce(st.freeRoom()):
 		r.Refusal = ErrDiskFull
 	case r.Quota > 0 && r.Used > r.Quota:
 		r.Refusal = ErrQuota
@@ -107,9 +107,9 @@ func (st *Store) limit() {
 	}
 }
 
-// spare returns the part of the room above the reserve. It is negative if the room is smaller than
-// the reserve.
-func (st *Store) spare() int64 {
+// freeRoom returns the part of the room above the reserve. It is negative if the room is smaller
+// than the reserve.
+func (st *Store) freeRoom() int64 {
 	if st.reserve == 0 {
 		return math.MaxInt64
 	}
@@ -120,9 +120,9 @@ func (st *Store) spare() int64 {
 	return max(free-st.File.LogHeadroom(), st.File.ReusableBytes()/scatteredShare) - st.reserve
 }
 
-// scarce reports whether creates and updates are refused for this value of spare.
-func (st *Store) scarce(spare int64) bool {
-	if st.low.Load() {
+// isRoomScarce reports whether creates and updates are refused for this value of spare.
+func (st *Store) isRoomScarce(spare int64) bool {
+	if st.roomLow.Load() {
 		return spare < st.reserve/resumeShare
 	}
 	return spare < pagesOfChange*int64(st.File.PageSize())
@@ -138,10 +138,10 @@ type allowance struct {
 // measure returns the allowance of a transaction and passes the free space to the write-ahead log.
 func (st *Store) measure(tx *bbolt.Tx) allowance {
 	used := tx.Size() - st.File.FreeBytes() // as of the last commit
-	a := allowance{page: st.File.PageSize(), full: st.Opts.Quota > 0 && used > st.Opts.Quota, spare: st.spare()}
-	scarce := st.scarce(a.spare)
+	a := allowance{page: st.File.PageSize(), full: st.Opts.Quota > 0 && used > st.Opts.Quota, spare: st.freeRoom()}
+	scarce := st.isRoomScarce(a.spare)
 	st.File.SetFreeSpace(a.spare, scarce)
-	if st.low.Store(scarce); scarce {
+	if st.roomLow.Store(scarce); scarce {
 		a.spare = min(a.spare, -1)
 	}
 	return a

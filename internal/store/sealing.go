@@ -34,7 +34,7 @@ import (
 var ErrSealed = errors.New("the document cannot be decrypted")
 
 // errUnopened is the error of a file with encrypted documents that was opened without Sealing.
-var errUnopened = errors.New("it is encrypted, and no key is known here")
+var errUnopened = errors.New("it is encrypted, and this server has no key for it")
 
 // Sealing defines which documents are encrypted, and how. Its functions must be safe for concurrent
 // use.
@@ -90,14 +90,14 @@ func (s *Sealing) copyOf(r *Record, key string) (json []byte, err error) {
 	return json, err
 }
 
-// opened decrypts one record and sets Stale.
-func (st *Store) opened(rec Record) (Record, error) {
+// openRecord decrypts one record and sets Stale.
+func (st *Store) openRecord(rec Record) (Record, error) {
 	s := st.Opts.Sealing
 	switch {
 	case rec.sealed:
 		json, stale, err := s.open(&rec, rec.Key)
 		if err != nil {
-			st.passUnopened(rec.Key, err)
+			st.reportOpenFailure(rec.Key, err)
 			return Record{Key: rec.Key, Rev: rec.Rev}, err
 		}
 		rec.JSON, rec.Stale, rec.sealed = json, rec.Stale || stale, false
@@ -116,7 +116,7 @@ func (st *Store) openAll(c *Chunk, sound bool) error {
 		if rec.sealed {
 			json, _, err := st.Opts.Sealing.open(rec, rec.Key)
 			if err != nil {
-				st.passUnopened(rec.Key, err)
+				st.reportOpenFailure(rec.Key, err)
 				if !sound {
 					return err
 				}
@@ -138,7 +138,7 @@ type OpenFailure struct {
 	Err error // cause
 }
 
-func (st *Store) passUnopened(key string, err error) {
+func (st *Store) reportOpenFailure(key string, err error) {
 	if s := st.Opts.Sealing; s != nil && s.OnOpenError != nil {
 		s.OnOpenError(key, err)
 	}
@@ -147,7 +147,7 @@ func (st *Store) passUnopened(key string, err error) {
 // openEvents decrypts the events of evs from index from on, which were read from the file. It
 // passes errors to miss. If miss returns nil, it omits the event, or only Prev if that cannot be
 // decrypted.
-func (st *Store) openEvents(evs []Event, from int, miss missFunc) (_ []Event, err error) {
+func (st *Store) openEvents(evs []Event, from int, miss damageFunc) (_ []Event, err error) {
 	left := evs[:from]
 	for i := from; i < len(evs) && err == nil; i++ {
 		ev := evs[i]
@@ -159,7 +159,7 @@ func (st *Store) openEvents(evs []Event, from int, miss missFunc) (_ []Event, er
 		}
 		if ev.sealed && err == nil {
 			if ev.JSON, _, err = st.Opts.Sealing.open(&ev.Record, ev.Key); err != nil {
-				st.passUnopened(ev.Key, err)
+				st.reportOpenFailure(ev.Key, err)
 				err = miss(ev.Rev, err)
 				continue
 			}

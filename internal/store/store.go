@@ -145,7 +145,7 @@ var (
 	ErrDeleting       = errors.New("key already exists, being deleted")  // create: the key has a live object that is being deleted
 	ErrConflict       = errors.New("key has changed")                    // update, delete: the newest revision is not the expected one
 	ErrParentMissing  = errors.New("parent not found")                   // create: Change.Parent has no live object
-	ErrInDoubt        = errors.New("nobody knows whether it is written") // any write to a replica: the outcome is unknown
+	ErrInDoubt        = errors.New("it is unknown whether it was written") // any write to a replica: the outcome is unknown
 	ErrParentDeleting = errors.New("parent is being deleted")            // create: Change.Parent is being deleted
 	ErrTypeDeleting   = errors.New("type is missing or being deleted")   // create: Change.Type has no live object, or is being deleted
 	ErrCompacted      = errors.New("revision has been compacted")        // read below CompactRev
@@ -158,7 +158,7 @@ var (
 
 	// ErrQuota is returned by creates and updates above --quota-backend-bytes. Deletes are still
 	// accepted.
-	ErrQuota = errors.New("database space exceeded: the data file holds more than --quota-backend-bytes allows: delete objects, which makes room immediately unless old versions are kept (--history), or start with a higher --quota-backend-bytes")
+	ErrQuota = errors.New("database space exceeded: the data file is larger than --quota-backend-bytes allows: delete objects, which makes room immediately unless old versions are kept (--history), or start with a higher --quota-backend-bytes")
 
 	// ErrFileLost is returned by a write if the file's path no longer leads to the open file. Data
 	// written to a removed file would be lost at exit. Reads still work.
@@ -182,12 +182,12 @@ const (
 	// started from the same backup.
 	backupRevRate = 100_000
 
-	maxPatience   = 2 * time.Millisecond
-	writeBatchMax = 256       // maximum number of changes in one commit
-	chunkItems    = 500       // maximum number of objects that one read transaction returns
-	chunkBytes    = 256 << 10 // approximate maximum of JSON bytes that one read transaction returns
-	walkKeysMax   = 10_000    // maximum number of keys that one read transaction visits
-	replayScanMax = 1000      // maximum number of records that one read transaction of the log visits
+	maxCommitDelay = 2 * time.Millisecond
+	writeBatchMax  = 256       // maximum number of changes in one commit
+	chunkItems     = 500       // maximum number of objects that one read transaction returns
+	chunkBytes     = 256 << 10 // approximate maximum of JSON bytes that one read transaction returns
+	walkKeysMax    = 10_000    // maximum number of keys that one read transaction visits
+	replayScanMax  = 1000      // maximum number of records that one read transaction of the log visits
 )
 
 // LogSuffix is appended to the data file's name to form the name of its write-ahead log.
@@ -332,16 +332,16 @@ type Store struct {
 	closing   chan struct{} // closed by Close
 	stopped   chan struct{} // closed by the writer when it returns
 
-	pendingWrites sync.Pool
-	rooms         roomMaker
-	waiting       revisionWaiters
-	shared        atomic.Bool  // a revision may have several records
-	distrusted    atomic.Bool  // see Invalidate
-	reserve       int64        // bytes of the disk reserved for deletes, or 0
-	diskFailed    atomic.Bool  // the last commit failed because the disk was full
-	low           atomic.Bool  // creates and updates were refused at the last commit
-	currentRev    atomic.Int64 // changed under mu, together with the log and the counts
-	compactRev    atomic.Int64 // set after it is on the disk and before anything is deleted
+	pendingWrites   sync.Pool
+	rooms           roomMaker
+	revisionWaiters revisionWaiters
+	shared          atomic.Bool  // a revision may have several records
+	distrusted      atomic.Bool  // see Invalidate
+	reserve         int64        // bytes of the disk reserved for deletes, or 0
+	diskFailed      atomic.Bool  // the last commit failed because the disk was full
+	roomLow         atomic.Bool  // creates and updates were refused at the last commit
+	currentRev      atomic.Int64 // changed under mu, together with the log and the counts
+	compactRev      atomic.Int64 // set after it is on the disk and before anything is deleted
 
 	mu      sync.RWMutex // guards log, tallies, total and stat
 	log     eventLog
@@ -424,7 +424,7 @@ type pendingWrite struct {
 	answer chan struct{}                 // receives the writer's only answer; capacity 1, so that the writer never blocks
 
 	resource, namespace string // prefixes of the key
-	elsewhere           bool   // another key's record has the revision as its key, so this record uses a longer key
+	usesLongKey         bool   // another key's record has the revision as its key, so this record uses a longer key
 	was, is             keyState
 	replaced            []byte // copy of the JSON of was
 	rec                 Record

@@ -66,8 +66,8 @@ type Compaction struct {
 	took     time.Duration
 }
 
-// hold acquires the history token. The caller must call release.
-func (up *Maintenance) hold(ctx context.Context) (release func(), err error) {
+// acquireHistory acquires the history token. The caller must call release.
+func (up *Maintenance) acquireHistory(ctx context.Context) (release func(), err error) {
 	select {
 	case up.history <- struct{}{}:
 		return func() { <-up.history }, nil
@@ -80,7 +80,7 @@ func (up *Maintenance) hold(ctx context.Context) (release func(), err error) {
 // that was interrupted by a crash.
 func (up *Maintenance) Compact(ctx context.Context, rev int64) (done Compaction, err error) {
 	start := time.Now()
-	release, err := up.hold(ctx)
+	release, err := up.acquireHistory(ctx)
 	if err != nil {
 		return done, err
 	}
@@ -202,8 +202,8 @@ func appendDead(dead []deadRecord, s *snapshot, rev int64, b []byte, shared bool
 // no room for the pages that they copy.
 func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo int64) error {
 	size := deleteSliceMax
-	if up.st.low.Load() {
-		size = sliceWhenLow
+	if up.st.roomLow.Load() {
+		size = lowSpaceSlice
 	}
 	for {
 		slice := dead[:min(size, len(dead))]
@@ -395,7 +395,7 @@ func (up *Maintenance) Backup(ctx context.Context, dest string, seen *Progress) 
 // BackupAt is like Backup, but copies the objects that were live at rev. 0 means the newest
 // revision.
 func (up *Maintenance) BackupAt(ctx context.Context, dest string, rev int64, seen *Progress) error {
-	release, err := up.hold(ctx)
+	release, err := up.acquireHistory(ctx)
 	if err != nil {
 		return err
 	}
@@ -445,7 +445,7 @@ func putRecords(tx *bbolt.Tx, records []Record) error {
 		value := encodeRecord(&r, r.JSON, -1, 0)
 		key := recordKey(value)
 		state := appendKeyState(nil, key, keyState{r.Rev, len(r.JSON), flagsOf(&r)})
-		place, err := s.vacant(r.Rev, key)
+		place, err := s.freeKey(r.Rev, key)
 		if err := errors.Join(err, s.revs.Put(place, value), s.keys.Put(key, state)); err != nil {
 			return err
 		}
@@ -852,7 +852,7 @@ func CompactFile(path string) error {
 func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
 	table := &up.st.authors
 	table.mu.RLock()
-	many := len(table.named) >= authorsSweep
+	many := len(table.byNumber) >= authorsSweep
 	table.mu.RUnlock()
 	if !many || now.Sub(up.authorsSwept) < authorsEvery {
 		return nil
@@ -911,7 +911,7 @@ func (st *Store) dropAuthors(l *boltfile.WriteTx, named map[AuthorID]bool, begun
 	table := &st.authors
 	table.mu.Lock()
 	defer table.mu.Unlock()
-	for id, e := range table.named {
+	for id, e := range table.byNumber {
 		if named[id] || e.used > begun {
 			continue
 		}

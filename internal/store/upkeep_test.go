@@ -211,7 +211,7 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 	db.Update(func(tx *bbolt.Tx) error { _, err := tx.CreateBucket([]byte("b")); return err })
 	db.Close()
 	cases := map[string][2]string{
-		"a folder":          {dir, "no regular file"},
+		"a folder":          {dir, "not a regular file"},
 		"an older format":   {ofFormat(Format - 1), "has format 1, and this version of apilet reads format 2: use the version that wrote it"},
 		"a newer format":    {ofFormat(boltfile.FormatLogged + 1), "has format 4, and this version of apilet reads format 2: use the version that wrote it"},
 		"another program's": {foreign, "another program"},
@@ -219,12 +219,12 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 		"text":              {writeDataFile(t, []byte("hello")), "not an apilet data file"},
 		"long text":         {writeDataFile(t, bytes.Repeat([]byte("hello "), 10_000)), "not an apilet data file"},
 		"zeros":             {writeDataFile(t, make([]byte, 1<<16)), "not an apilet data file"},
-		"in no folder":      {filepath.Join(dir, "none", "a.db"), "folder is not there"},
+		"in no folder":      {filepath.Join(dir, "none", "a.db"), "folder does not exist"},
 	}
 	if runtime.GOOS != "windows" {
 		pipe := filepath.Join(dir, "pipe")
 		if err := exec.Command("mkfifo", pipe).Run(); err == nil {
-			cases["a pipe"] = [2]string{pipe, "no regular file"}
+			cases["a pipe"] = [2]string{pipe, "not a regular file"}
 		}
 		if os.Getuid() != 0 {
 			unreadable := writeDataFile(t, smallFile(t, 1, true))

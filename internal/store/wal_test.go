@@ -531,7 +531,7 @@ func TestLogThatWasCutIsRefused(t *testing.T) {
 	if err := os.Truncate(path+boltfile.LogSuffix, headsBytes); err != nil {
 		t.Fatal(err)
 	}
-	if st, err := Open(path, Options{}); err == nil || !strings.Contains(err.Error(), "is cut short") {
+	if st, err := Open(path, Options{}); err == nil || !strings.Contains(err.Error(), "is truncated") {
 		if err == nil {
 			st.Close()
 		}

@@ -55,7 +55,7 @@ func (st *Store) maintain(ctx context.Context, job func(*boltfile.WriteTx) error
 func (st *Store) PingWriter(ctx context.Context) error {
 	err := st.submit(ctx, &pendingWrite{proof: true, answer: make(chan struct{}, 1)})
 	if errors.Is(err, errClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return fmt.Errorf("the writer of the data file does not answer: %w", err)
+		return fmt.Errorf("the writer of the data file does not respond: %w", err)
 	}
 	return nil
 }
@@ -101,15 +101,15 @@ func (st *Store) submit(ctx context.Context, e *pendingWrite) error {
 func (st *Store) write() {
 	defer close(st.stopped)
 	batch := make([]*pendingWrite, 0, writeBatchMax)
-	var p pace
+	var p batchPacer
 	for {
 		select {
 		case e := <-st.queue:
 			expected, patience := p.next()
 			batch = st.gather(batch[:0], e)
 			if here := len(batch); here < expected {
-				batch = st.await(batch, expected, patience)
-				p.learn(expected-here, len(batch)-here)
+				batch = st.collect(batch, expected, patience)
+				p.observe(expected-here, len(batch)-here)
 			}
 			start := time.Now()
 			st.commitBatch(batch)
@@ -133,45 +133,45 @@ func (st *Store) write() {
 // delay the others. If fewer than half of the missing writers arrive during a wait, the following
 // waits are shortened to a third. The number of shortened waits is one at first, then three, and so
 // on up to 63. After them a full wait is tried again.
-type pace struct {
+type batchPacer struct {
 	size, waiting int
 	ended         time.Time
 	took          time.Duration
 
-	vain, short int // number of waits shortened by the last failed one, and how many of them remain
+	futileWaits, short int // number of waits shortened by the last failed one, and how many of them remain
 }
 
-// vainMax is the maximum number of shortened waits after a failed one.
-const vainMax = 63
+// maxFutileWaits is the maximum number of shortened waits after a failed one.
+const maxFutileWaits = 63
 
 // next returns how many changes the next commit waits for, and for how long.
-func (p *pace) next() (expected int, patience time.Duration) {
+func (p *batchPacer) next() (expected int, patience time.Duration) {
 	patience = p.took
 	if p.short > 0 {
 		patience /= 3
 	}
-	patience = min(patience, maxPatience) - time.Since(p.ended)
+	patience = min(patience, maxCommitDelay) - time.Since(p.ended)
 	if patience <= 0 {
 		return 0, 0
 	}
 	return min(p.size+p.waiting, writeBatchMax), patience
 }
 
-// learn records a wait for missing writers of which came arrived.
-func (p *pace) learn(missing, came int) {
+// observe records a wait for missing writers of which came arrived.
+func (p *batchPacer) observe(missing, came int) {
 	switch {
 	case p.short > 0:
 		p.short--
 	case 2*came >= missing:
-		p.vain = 0
+		p.futileWaits = 0
 	default:
-		p.vain = min(2*p.vain+1, vainMax)
-		p.short = p.vain
+		p.futileWaits = min(2*p.futileWaits+1, maxFutileWaits)
+		p.short = p.futileWaits
 	}
 }
 
-// await adds changes to a batch until it has the expected size or patience has passed.
-func (st *Store) await(batch []*pendingWrite, expected int, patience time.Duration) []*pendingWrite {
+// collect adds changes to a batch until it has the expected size or patience has passed.
+func (st *Store) collect(batch []*pendingWrite, expected int, patience time.Duration) []*pendingWrite {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	for len(batch) < expected {
@@ -221,18 +221,18 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 			return err
 		}
 		s.table, s.ring, s.now, s.guard.Exclusive = &st.authors, &st.log, st.commitTime(), true
-		s.last, s.several, s.sealing = st.mode.last, &st.shared, st.Opts.Sealing
+		s.last, s.sharedRevision, s.sealing = st.mode.last, &st.shared, st.Opts.Sealing
 		s.allowance = st.measure(l.Tx)
 		full = s.full || s.spare < 0
 		return st.put(s, batch)
 	})
 	if err == ErrDiskFull && len(batch) > 1 {
-		st.oneByOne(batch)
+		st.commitSeparately(batch)
 		return
 	}
-	st.noteRoom(batch, s, err)
-	if slices.ContainsFunc(batch, asked) {
-		st.tellOutcome(batch, err, full)
+	st.recordRoom(batch, s, err)
+	if slices.ContainsFunc(batch, isRequested) {
+		st.reportOutcome(batch, err, full)
 	}
 	if err != nil && !errors.Is(err, errUnchanged) {
 		for _, e := range batch {
@@ -241,7 +241,7 @@ func (st *Store) commitBatch(batch []*pendingWrite) {
 		answer(batch, nil)
 		return
 	}
-	st.authors.keep(s.fresh)
+	st.authors.publish(s.added)
 	answer(batch, st.publish(batch, time.Since(start)))
 }
 
@@ -270,9 +270,9 @@ func answer(batch []*pendingWrite, wake []chan struct{}) {
 	}
 }
 
-// tellOutcome calls Options.OnBatch. It omits outcomes that do not show whether writing works: a
+// reportOutcome calls Options.OnBatch. It omits outcomes that do not show whether writing works: a
 // batch without any change, and a batch of deletes above the quota or below the reserve.
-func (st *Store) tellOutcome(batch []*pendingWrite, err error, full bool) {
+func (st *Store) reportOutcome(batch []*pendingWrite, err error, full bool) {
 	if st.Opts.OnBatch == nil {
 		return
 	}
@@ -295,7 +295,7 @@ func (st *Store) tellOutcome(batch []*pendingWrite, err error, full bool) {
 type stage struct {
 	*boltfile.WriteTx
 	allowance
-	authorship
+	txAuthors
 	guard      *boltfile.Guard
 	revs, keys boltfile.GuardedBucket
 	rev        int64         // newest assigned revision
@@ -306,9 +306,9 @@ type stage struct {
 	// without a lock.
 	ring *eventLog
 
-	sealing *Sealing                        // nil means no encryption
-	last    func(json []byte) ([]byte, int) // Replica.Tombstone
-	several *atomic.Bool                    // set if a revision has several records; may be nil
+	sealing        *Sealing                        // nil means no encryption
+	last           func(json []byte) ([]byte, int) // Replica.Tombstone
+	sharedRevision *atomic.Bool                    // set if a revision has several records; may be nil
 }
 
 func newStage(l *boltfile.WriteTx) (*stage, error) {
@@ -499,7 +499,7 @@ func (s *stage) write(e *pendingWrite) error {
 	state := appendKeyState(value[len(value):], key, e.is)
 	e.rec.JSON = slices.Clip(e.rec.JSON)
 	s.place = binary.BigEndian.AppendUint64(s.place[:0], uint64(e.rec.Rev))
-	if e.elsewhere {
+	if e.usesLongKey {
 		s.place = append(s.place, key...)
 	}
 	if err := s.revs.Put(s.place, slices.Clip(value)); err != nil {
@@ -544,7 +544,7 @@ func (st *Store) publish(batch []*pendingWrite, took time.Duration) (wake []chan
 		wake = append(wake, ch)
 	}
 	st.currentRev.Store(rev)
-	st.waiting.release(rev)
+	st.revisionWaiters.release(rev)
 	st.stat.observeCommit(took)
 	return wake
 }
@@ -614,16 +614,16 @@ func (s *stage) discard(e *pendingWrite) error {
 	return nil
 }
 
-// vacant returns the bucket key for a record. If another key already has a record at that revision,
-// it returns a longer key and sets "shared".
-func (s *stage) vacant(rev int64, key []byte) ([]byte, error) {
+// freeKey returns the bucket key for a record. If another key already has a record at that
+// revision, it returns a longer key and sets "shared".
+func (s *stage) freeKey(rev int64, key []byte) ([]byte, error) {
 	short := revKey(rev)
 	b, err := s.revs.Get(short)
 	if err != nil || b == nil || bytes.Equal(recordKey(b), key) {
 		return short, err
 	}
-	if s.several != nil {
-		s.several.Store(true)
+	if s.sharedRevision != nil {
+		s.sharedRevision.Store(true)
 	}
 	if err := s.guard.VetMeta(); err != nil {
 		return nil, err
@@ -644,12 +644,12 @@ func (s *stage) record(rev int64, key string) ([]byte, error) {
 	return long, nil
 }
 
-// noteRoom records the state of the disk after a batch: whether the commit failed because the disk
-// was full, and whether there is less room than the reserve. It requests a compaction if a write
-// was refused for lack of space, and after each delete while other writes would be refused. Batches
-// of maintenance jobs alone have no effect.
-func (st *Store) noteRoom(batch []*pendingWrite, s *stage, err error) {
-	if !slices.ContainsFunc(batch, asked) {
+// recordRoom records the state of the disk after a batch: whether the commit failed because the
+// disk was full, and whether there is less room than the reserve. It requests a compaction if a
+// write was refused for lack of space, and after each delete while other writes would be refused.
+// Batches of maintenance jobs alone have no effect.
+func (st *Store) recordRoom(batch []*pendingWrite, s *stage, err error) {
+	if !slices.ContainsFunc(batch, isRequested) {
 		return
 	}
 	switch {
@@ -659,7 +659,7 @@ func (st *Store) noteRoom(batch []*pendingWrite, s *stage, err error) {
 		st.diskFailed.Store(false)
 	}
 	if slices.ContainsFunc(batch, func(e *pendingWrite) bool { return e.err == ErrDiskFull }) {
-		st.low.Store(true)
+		st.roomLow.Store(true)
 	}
 	if err == ErrDiskFull || s != nil && (s.full || s.spare < 0) || slices.ContainsFunc(batch, refusedForSpace) {
 		st.rooms.call()
@@ -668,13 +668,13 @@ func (st *Store) noteRoom(batch []*pendingWrite, s *stage, err error) {
 
 func refusedForSpace(e *pendingWrite) bool { return e.err == ErrDiskFull || e.err == ErrQuota }
 
-// asked reports whether a write was requested by a client or a replica's log, and not by
+// isRequested reports whether a write was requested by a client or a replica's log, and not by
 // maintenance.
-func asked(e *pendingWrite) bool { return e.job == nil && !e.proof }
+func isRequested(e *pendingWrite) bool { return e.job == nil && !e.proof }
 
-// oneByOne commits the members of a batch separately, because the disk had no room for all of them
-// together.
-func (st *Store) oneByOne(batch []*pendingWrite) {
+// commitSeparately commits the members of a batch separately, because the disk had no room for all
+// of them together.
+func (st *Store) commitSeparately(batch []*pendingWrite) {
 	for i := range batch {
 		st.commitBatch(batch[i : i+1])
 	}
@@ -686,7 +686,7 @@ func (st *Store) commitInRoom(ctx context.Context, c Change) (rec Record, err er
 	if !c.makesRoom() {
 		return st.commitOnce(ctx, c)
 	}
-	for range roomTries {
+	for range roomAttempts {
 		made := st.rooms.next()
 		if rec, err = st.commitOnce(ctx, c); err != ErrDiskFull || made == nil {
 			return rec, err

@@ -21,7 +21,7 @@ func TestWaitsInVainGetShort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(*testing.T) {
 		const took = time.Millisecond
-		p := pace{size: 3, waiting: 2, ended: time.Now(), took: took}
+		p := batchPacer{size: 3, waiting: 2, ended: time.Now(), took: took}
 		want := func(patience time.Duration) {
 			t.Helper()
 			if expected, got := p.next(); expected != 5 || got != patience {
@@ -30,23 +30,23 @@ func TestWaitsInVainGetShort(t *testing.T) {
 		}
 		for _, short := range []int{1, 3, 7, 15, 31, 63, 63} {
 			want(took)
-			p.learn(2, 0)
+			p.observe(2, 0)
 			for range short {
 				want(took / 3)
-				p.learn(2, 0)
+				p.observe(2, 0)
 			}
 		}
 		want(took)
-		p.learn(2, 1) // half of the waits are worth it
+		p.observe(2, 1) // half of the waits are worth it
 		want(took)
-		p.learn(3, 1)
+		p.observe(3, 1)
 		want(took / 3) // as at the start
-		p.learn(3, 0)
+		p.observe(3, 0)
 		want(took)
 
 		p.took = time.Minute
-		want(maxPatience)
-		time.Sleep(maxPatience) // no write arrived in this time
+		want(maxCommitDelay)
+		time.Sleep(maxCommitDelay) // no write arrived in this time
 		if expected, patience := p.next(); expected != 0 || patience != 0 {
 			t.Errorf("waits for %d changes for %v after all that", expected, patience)
 		}

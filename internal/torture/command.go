@@ -153,7 +153,7 @@ func (c *command) complete(call commandline.Call) (only *Plan, err error) {
 }
 
 func waitForEnter(out io.Writer, at string) {
-	fmt.Fprintf(out, "at the point: %s. The server waits for Enter\n", at)
+	fmt.Fprintf(out, "stopped at the fault: %s. Press Enter to continue\n", at)
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n') // any input continues
 }
 

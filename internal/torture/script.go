@@ -62,7 +62,7 @@ func (r *run) playScript(ctx context.Context) error {
 	err = cmd.Wait()
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("the script is not done after %v", most)
+		return fmt.Errorf("the script did not end within %v", most)
 	case err != nil:
 		return fmt.Errorf("the script: %w: %s", err, lastLines(said.String(), 5))
 	}

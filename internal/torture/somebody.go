@@ -117,7 +117,7 @@ func (r *run) edit(ctx context.Context, path string, change func(meta gjson.Resu
 		}
 		return true, a.failure()
 	}
-	return false, fmt.Errorf("%s: others write to it all the time", path)
+	return false, fmt.Errorf("%s: other clients write to it continuously", path)
 }
 
 // ---- Finalizers
@@ -248,7 +248,7 @@ func (r *run) remake(ctx context.Context, path string) error {
 		now, err := r.server.send(ctx, "GET", path, "", nil)
 		switch {
 		case ctx.Err() != nil:
-			return errors.New("it does not go: a finalizer holds it")
+			return errors.New("it is not removed: a finalizer is pending")
 		case err != nil:
 			return err
 		case now.code == 404:

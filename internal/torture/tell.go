@@ -45,11 +45,11 @@ func (r *Report) summary() string {
 
 // A progress periodically prints the number of finished plans and the remaining time.
 type progress struct {
-	out         io.Writer
-	of          int // number of plans
-	began, told time.Time
-	end         time.Time // no new plan is started after this, if not zero
-	done, wrong int
+	out               io.Writer
+	of                int // number of plans
+	began, lastReport time.Time
+	end               time.Time // no new plan is started after this, if not zero
+	done, wrong       int
 }
 
 const progressEvery = 15 * time.Second
@@ -59,10 +59,10 @@ func (p *progress) note(v Verdict, now time.Time) {
 	if p.done++; v.Verdict == Wrong {
 		p.wrong++
 	}
-	if p.done == p.of || now.Sub(p.told) < progressEvery {
+	if p.done == p.of || now.Sub(p.lastReport) < progressEvery {
 		return
 	}
-	p.told = now
+	p.lastReport = now
 	left := time.Duration(float64(now.Sub(p.began)) / float64(p.done) * float64(p.of-p.done))
 	if !p.end.IsZero() && now.Add(left).After(p.end) {
 		left = max(0, p.end.Sub(now))

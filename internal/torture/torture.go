@@ -94,7 +94,7 @@ type Config struct {
 // server is started.
 func (c *Config) prepare() (err error) {
 	if len(c.Command) == 0 {
-		return errors.New("no controller: its command line comes last, behind --")
+		return errors.New("no controller: its command line must be the last argument, after --")
 	}
 	if c.Replicas < 1 || c.Plain < 2 || c.Parallel < 1 {
 		return errors.New("--replicas and --parallel are at least 1, --plain is at least 2")
@@ -139,7 +139,7 @@ func (r *Report) Wrong() (n int) {
 
 // Run tests a controller with all plans, or with only if it is not nil. It calls told with each
 // verdict. If it is interrupted, the report contains the results up to then.
-func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func(Verdict, int, int)) (*Report, error) {
+func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, onVerdict func(Verdict, int, int)) (*Report, error) {
 	if err := cfg.prepare(); err != nil {
 		return nil, err
 	}
@@ -174,12 +174,12 @@ func Run(ctx context.Context, cfg Config, only *Plan, notes io.Writer, told func
 	if loose := slices.Sorted(maps.Keys(l.want.loose)); len(loose) > 0 {
 		fmt.Fprintf(notes, "plain runs do not agree about %s: nothing is judged by it\n", strings.Join(loose[:min(5, len(loose))], ", "))
 	}
-	at := progress{out: notes, of: len(plans), began: time.Now(), told: time.Now()}
+	at := progress{out: notes, of: len(plans), began: time.Now(), lastReport: time.Now()}
 	if cfg.Budget > 0 {
 		at.end = began.Add(cfg.Budget)
 	}
 	report.Verdicts, err = runAll(ctx, &cfg, l, plans, began, func(v Verdict, done, of int) {
-		told(v, done, of)
+		onVerdict(v, done, of)
 		at.note(v, time.Now())
 	})
 	if err == nil && cfg.Shrink > 0 {
@@ -249,7 +249,7 @@ func learn(ctx context.Context, cfg *Config) (*learned, error) {
 	var states []state
 	for _, o := range l.plain {
 		if err := o.plainly(cfg); err != nil {
-			return nil, fmt.Errorf("a plain run, in which nothing was done to the controller: %w\n%s", err, lastLines(o.said, 20))
+			return nil, fmt.Errorf("a run without faults: %w\n%s", err, lastLines(o.said, 20))
 		}
 		states, l.longest = append(states, o.state), max(l.longest, o.took)
 	}
@@ -270,11 +270,11 @@ func (o *outcome) plainly(cfg *Config) error {
 	case o.process != "":
 		return errors.New(o.process)
 	case o.stuck != nil:
-		return fmt.Errorf("the workload did not get on: %w", o.stuck)
+		return fmt.Errorf("the workload did not proceed: %w", o.stuck)
 	case writes == 0:
-		return errors.New("the controller wrote nothing: does it use {kubeconfig}, and has the workload anything for it?")
+		return errors.New("the controller wrote nothing: check that it uses {kubeconfig} and that the workload contains objects for it")
 	case !o.quiet:
-		return fmt.Errorf("the controller did not become quiet within %v: what it writes for ever can be left out with --ignore", cfg.plainPatience)
+		return fmt.Errorf("the controller did not stop writing within %v: ignore repeated writes with --ignore", cfg.plainPatience)
 	}
 	return nil
 }
@@ -290,9 +290,9 @@ func (l *learned) writes() (n int) {
 }
 
 // runAll executes the plans in parallel until the time budget is exhausted.
-func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began time.Time, told func(Verdict, int, int)) ([]Verdict, error) {
+func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began time.Time, onVerdict func(Verdict, int, int)) ([]Verdict, error) {
 	verdicts, errs := make([]*Verdict, len(plans)), make([]error, len(plans))
-	var mu sync.Mutex // guards done and the calls of told
+	var mu sync.Mutex // guards done and the calls of onVerdict
 	done, failed := 0, atomic.Bool{}
 	each(ctx, len(plans), cfg.Parallel, func(i int) {
 		if cfg.Budget > 0 && time.Since(began) > cfg.Budget || cfg.FailFast && failed.Load() {
@@ -312,7 +312,7 @@ func runAll(ctx context.Context, cfg *Config, l *learned, plans []Plan, began ti
 		mu.Lock()
 		defer mu.Unlock()
 		done++
-		told(v, done, len(plans))
+		onVerdict(v, done, len(plans))
 	})
 	var all []Verdict
 	for _, v := range verdicts {

@@ -242,7 +242,7 @@ func TestProgressEstimatesWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	var told strings.Builder
 	began := time.Now()
-	p := progress{out: &told, of: 100, began: began, told: began}
+	p := progress{out: &told, of: 100, began: began, lastReport: began}
 	p.note(Verdict{Verdict: Wrong}, began.Add(10*time.Second)) // too early
 	p.note(Verdict{Verdict: OK}, began.Add(20*time.Second))
 	p.end = began.Add(100 * time.Second)

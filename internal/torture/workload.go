@@ -185,7 +185,7 @@ func (s *step) play(ctx context.Context, to *server, most time.Duration, nobody 
 		}
 		if time.Now().After(end) || ctx.Err() != nil || nobody() {
 			if err == nil {
-				err = errors.New("it does not come")
+				err = errors.New("it was not created")
 			}
 			return fmt.Errorf("%s: %w", s, err)
 		}

@@ -96,7 +96,7 @@ func TestServersStopWithoutEtcd(t *testing.T) {
 				}
 				stopping.Wait()
 				text := waiting.ends(t, 0, syscall.SIGTERM)
-				says(t, text, "the server was stopped before it was ready", "until the wait was ended")
+				says(t, text, "the server was stopped before it was ready", "until the server was stopped")
 				if strings.Contains(text, "1m0s") {
 					t.Errorf("it says\n%s", text)
 				}

@@ -36,7 +36,7 @@ import (
 
 // signers implements the plug-ins.
 type signers struct {
-	may func(request.User, request.Info) (bool, string)
+	authorize func(request.User, request.Info) (bool, string)
 }
 
 // approval implements CertificateApproval. It covers approvals and denials alike.
@@ -60,7 +60,7 @@ func (s signers) signing(_ context.Context, a *admission.Attributes) error {
 func (s signers) podSigning(_ context.Context, a *admission.Attributes) error {
 	req, old := a.Object.(*certificatesv1.PodCertificateRequest), a.Old.(*certificatesv1.PodCertificateRequest)
 	signer := old.Spec.SignerName
-	if equality.Semantic.DeepEqual(old.Status, req.Status) || s.permits(a, "sign", signer) {
+	if equality.Semantic.DeepEqual(old.Status, req.Status) || s.isAuthorized(a, "sign", signer) {
 		return nil
 	}
 	return apierror.Invalid(a.Resource.GroupKind(), a.Name(), field.ErrorList{field.Forbidden(field.NewPath("spec", "signerName"),
@@ -72,7 +72,7 @@ func (s signers) podSigning(_ context.Context, a *admission.Attributes) error {
 func (s signers) attest(_ context.Context, a *admission.Attributes) error {
 	bundle := a.Object.(*certificatesv1.ClusterTrustBundle)
 	signer := bundle.Spec.SignerName
-	if signer == "" || a.Operation == admission.OpUpdate && sameContent(bundle, a.Old.(*certificatesv1.ClusterTrustBundle)) || s.permits(a, "attest", signer) {
+	if signer == "" || a.Operation == admission.OpUpdate && sameContent(bundle, a.Old.(*certificatesv1.ClusterTrustBundle)) || s.isAuthorized(a, "attest", signer) {
 		return nil
 	}
 	return a.Forbidden(fmt.Errorf("user not permitted to attest for signerName %q", signer))
@@ -90,31 +90,31 @@ func sameContent(bundle, old *certificatesv1.ClusterTrustBundle) bool {
 // CertificateSigningRequest.
 func (s signers) check(a *admission.Attributes, verb string) error {
 	signer := a.Old.(*certificatesv1.CertificateSigningRequest).Spec.SignerName
-	if s.permits(a, verb, signer) {
+	if s.isAuthorized(a, verb, signer) {
 		return nil
 	}
 	return a.Forbidden(fmt.Errorf("user not permitted to %s requests with signerName %q", verb, signer))
 }
 
-// permits reports whether the user is allowed to use the verb on the signer or on all signers of
-// its domain. The server itself has all permissions.
-func (s signers) permits(a *admission.Attributes, verb, signer string) bool {
+// isAuthorized reports whether the user is allowed to use the verb on the signer or on all signers
+// of its domain. The server itself has all permissions.
+func (s signers) isAuthorized(a *admission.Attributes, verb, signer string) bool {
 	if a.Request == nil {
 		return true
 	}
 	domain, _, _ := strings.Cut(signer, "/")
 	for _, name := range []string{signer, domain + "/*"} {
 		asked := request.Info{ResourceRequest: true, Verb: verb, Group: certificatesv1.GroupName, Version: "*", Resource: "signers", Name: name}
-		if allowed, _ := s.may(a.Request.User, asked); allowed {
+		if allowed, _ := s.authorize(a.Request.User, asked); allowed {
 			return true
 		}
 	}
 	return false
 }
 
-// subject implements CertificateSubjectRestriction. A certificate of this signer is a client
-// credential for this server, so it must not make its owner an administrator.
-func subject(_ context.Context, a *admission.Attributes) error {
+// restrictSubject implements CertificateSubjectRestriction. A certificate of this signer is a
+// client credential for this server, so it must not make its owner an administrator.
+func restrictSubject(_ context.Context, a *admission.Attributes) error {
 	csr := a.Object.(*certificatesv1.CertificateSigningRequest)
 	if csr.Spec.SignerName != certificatesv1.KubeAPIServerClientSignerName || a.Request == nil {
 		return nil

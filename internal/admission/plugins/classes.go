@@ -46,7 +46,7 @@ type classes struct{ store *store.Store }
 func (c classes) admitPriority(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	if a.Operation == admission.OpCreate {
-		return answer(a, c.prioritize(ctx, &pod.Spec))
+		return forbidRefusals(a, c.prioritize(ctx, &pod.Spec))
 	}
 	before := &a.Old.(*corev1.Pod).Spec
 	if pod.Spec.Priority == nil {
@@ -60,13 +60,13 @@ func (c classes) admitPriority(ctx context.Context, a *admission.Attributes) err
 
 // validatePriority implements Priority for PriorityClasses. Only one class may be the default.
 func (c classes) validatePriority(_ context.Context, a *admission.Attributes) error {
-	return answer(a, c.onlyDefault(a.Object.(*schedulingv1.PriorityClass)))
+	return forbidRefusals(a, c.onlyDefault(a.Object.(*schedulingv1.PriorityClass)))
 }
 
 // admitRuntime implements RuntimeClass. It sets the overhead and the scheduling constraints of a
 // pod.
 func (c classes) admitRuntime(ctx context.Context, a *admission.Attributes) error {
-	return answer(a, c.runWith(ctx, &a.Object.(*corev1.Pod).Spec))
+	return forbidRefusals(a, c.applyRuntimeClass(ctx, &a.Object.(*corev1.Pod).Spec))
 }
 
 // validateRuntime checks that the overhead of a pod matches its class. kube-apiserver checks this
@@ -84,7 +84,7 @@ func (c classes) validateRuntime(ctx context.Context, a *admission.Attributes) e
 	case !equality.Semantic.DeepEqual(class.Overhead.PodFixed, spec.Overhead):
 		err = refusal(otherOverhead)
 	}
-	return answer(a, err)
+	return forbidRefusals(a, err)
 }
 
 // admitStorage implements DefaultStorageClass.
@@ -93,7 +93,7 @@ func (c classes) admitStorage(_ context.Context, a *admission.Attributes) error 
 	if claim.Spec.StorageClassName != nil || claim.Annotations[corev1.BetaStorageClassAnnotation] != "" {
 		return nil
 	}
-	return c.nameDefault(&claim.Spec.StorageClassName, storageClasses,
+	return c.setDefaultClass(&claim.Spec.StorageClassName, storageClasses,
 		"storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
 }
 
@@ -103,7 +103,7 @@ func (c classes) admitIngress(_ context.Context, a *admission.Attributes) error 
 	if _, old := ingress.Annotations["kubernetes.io/ingress.class"]; ingress.Spec.IngressClassName != nil || old {
 		return nil
 	}
-	return c.nameDefault(&ingress.Spec.IngressClassName, ingressClasses, networkingv1.AnnotationIsDefaultIngressClass)
+	return c.setDefaultClass(&ingress.Spec.IngressClassName, ingressClasses, networkingv1.AnnotationIsDefaultIngressClass)
 }
 
 // A refusal is the reason for which a plug-in rejects a write. The client gets a 403.
@@ -113,8 +113,8 @@ func (r refusal) Error() string { return string(r) }
 
 func refusef(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
 
-// answer converts a refusal to a 403. It returns other errors unchanged.
-func answer(a *admission.Attributes, err error) error {
+// forbidRefusals converts a refusal to a 403. It returns other errors unchanged.
+func forbidRefusals(a *admission.Attributes, err error) error {
 	if errors.As(err, new(refusal)) {
 		return a.Forbidden(err)
 	}
@@ -228,8 +228,8 @@ func (c classes) onlyDefault(class *schedulingv1.PriorityClass) error {
 
 const otherOverhead = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"
 
-// runWith adds the overhead and the scheduling constraints of the runtime class to a pod.
-func (c classes) runWith(ctx context.Context, spec *corev1.PodSpec) error {
+// applyRuntimeClass adds the overhead and the scheduling constraints of the runtime class to a pod.
+func (c classes) applyRuntimeClass(ctx context.Context, spec *corev1.PodSpec) error {
 	class, err := c.runtimeOf(ctx, spec)
 	if err != nil {
 		return err
@@ -243,7 +243,7 @@ func (c classes) runWith(ctx context.Context, spec *corev1.PodSpec) error {
 	if class.Scheduling == nil {
 		return nil
 	}
-	return scheduleWith(spec, class.Scheduling)
+	return applyScheduling(spec, class.Scheduling)
 }
 
 // runtimeOf returns the runtime class of a pod, or an empty class if the pod names none.
@@ -259,7 +259,7 @@ func (c classes) runtimeOf(ctx context.Context, spec *corev1.PodSpec) (*nodev1.R
 	return class, err
 }
 
-func scheduleWith(spec *corev1.PodSpec, where *nodev1.Scheduling) error {
+func applyScheduling(spec *corev1.PodSpec, where *nodev1.Scheduling) error {
 	for key, value := range where.NodeSelector {
 		if own, both := spec.NodeSelector[key]; both && own != value {
 			return refusef("conflict: runtimeClass.scheduling.nodeSelector[%s] = %s; pod.spec.nodeSelector[%s] = %s", key, value, key, own)
@@ -288,9 +288,9 @@ func addToleration(spec *corev1.PodSpec, toleration corev1.Toleration) {
 
 // ---- Defaults marked by an annotation ----
 
-// nameDefault sets the field to the name of the default class. If there are several, the newest
+// setDefaultClass sets the field to the name of the default class. If there are several, the newest
 // wins, and the first by name among equally new ones.
-func (c classes) nameDefault(field **string, prefix string, marks ...string) error {
+func (c classes) setDefaultClass(field **string, prefix string, marks ...string) error {
 	var name, since string
 	err := c.each(prefix, func(class gjson.Result) {
 		annotations := class.Get("metadata.annotations").Map()

@@ -327,7 +327,7 @@ func TestCertificatesAreNotAskedForAsSomebodyElse(t *testing.T) {
 	} {
 		const path = "certificatesigningrequests.certificates.k8s.io"
 		refuses(t, c.signer, r.admit(t.Context(), by(node1, admission.OpCreate, path, csr(c.signer, c.text), nil)), c.node)
-		refuses(t, c.signer, subject(t.Context(), by(request.User{Name: "alice"}, admission.OpCreate, path, csr(c.signer, c.text), nil)), c.anybody)
+		refuses(t, c.signer, restrictSubject(t.Context(), by(request.User{Name: "alice"}, admission.OpCreate, path, csr(c.signer, c.text), nil)), c.anybody)
 	}
 }
 
@@ -445,7 +445,7 @@ func TestTheDefaultAccountIsWaitedFor(t *testing.T) {
 		began := time.Now()
 		st := openStore(t, nil)
 		refuses(t, "missing for ever", (accounts{st}).admit(t.Context(), pod()), `serviceaccount "default" not found`)
-		if took := time.Since(began); took < (defaultPatience-1)*defaultPatienceIn || took > defaultPatience*2*defaultPatienceIn {
+		if took := time.Since(began); took < (defaultAccountAttempts-1)*defaultAccountPause || took > defaultAccountAttempts*2*defaultAccountPause {
 			t.Errorf("waited for %v", took)
 		}
 		st.Close()
@@ -627,7 +627,7 @@ func TestSurveysOfPodsAreBounded(t *testing.T) {
 	p := newPodStandards(openStore(t, docs), podSecurityConfig{runtimeClasses: []string{"box"}}, nil)
 	level := podsecurity.LevelVersion{Level: podsecurity.LevelBaseline, Version: podsecurity.LatestVersion()}
 	want := `existing pods in namespace "shop" violate the new PodSecurity enforce level "baseline:latest"` + "\na0 (and 5 other pods): host namespaces\nb: host namespaces"
-	if got := strings.Join(p.survey(t.Context(), "shop", level), "\n"); got != strings.Replace(want, "a0 (and 5 other pods): host namespaces\nb: host namespaces", "a0 (and 6 other pods): host namespaces", 1) {
+	if got := strings.Join(p.warnViolations(t.Context(), "shop", level), "\n"); got != strings.Replace(want, "a0 (and 5 other pods): host namespaces\nb: host namespaces", "a0 (and 6 other pods): host namespaces", 1) {
 		t.Errorf("got\n%s", got)
 	}
 	pods, total, err := p.podsOf(t.Context(), "shop")
@@ -636,7 +636,7 @@ func TestSurveysOfPodsAreBounded(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if got := p.survey(ctx, "shop", level); len(got) != 1 || !strings.Contains(got[0], "failed to list pods") {
+	if got := p.warnViolations(ctx, "shop", level); len(got) != 1 || !strings.Contains(got[0], "failed to list pods") {
 		t.Errorf("a request that has ended: %q", got)
 	}
 }

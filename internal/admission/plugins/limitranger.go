@@ -185,16 +185,16 @@ func within(limit *corev1.LimitRangeItem, have *corev1.ResourceRequirements) (er
 
 // bound is a value in a LimitRange for a given resource.
 type bound struct {
-	of    string // the type of the limit, for messages
-	name  corev1.ResourceName
-	value resource.Quantity
+	limitType string // the type of the limit, for messages
+	name      corev1.ResourceName
+	value     resource.Quantity
 }
 
 // An amount is a request or a limit to be compared with a bound.
 type amount struct {
 	what     string
 	quantity resource.Quantity
-	stated   bool
+	isSet    bool
 	n        int64
 }
 
@@ -202,8 +202,8 @@ type amount struct {
 // if they fit, and otherwise rounded up.
 func (b *bound) amounts(have *corev1.ResourceRequirements) (request, limit amount, value int64) {
 	request.what, limit.what = "request", "limit"
-	request.quantity, request.stated = have.Requests[b.name]
-	limit.quantity, limit.stated = have.Limits[b.name]
+	request.quantity, request.isSet = have.Requests[b.name]
+	limit.quantity, limit.isSet = have.Limits[b.name]
 	request.n, limit.n, value = request.quantity.Value(), limit.quantity.Value(), b.value.Value()
 	if max(request.n, limit.n, value) <= resource.MaxMilliValue {
 		request.n, limit.n, value = request.quantity.MilliValue(), limit.quantity.MilliValue(), b.value.MilliValue()
@@ -211,14 +211,14 @@ func (b *bound) amounts(have *corev1.ResourceRequirements) (request, limit amoun
 	return request, limit, value
 }
 
-// hold returns an error if an amount is beyond the bound. The first amount must be specified.
-func (b *bound) hold(which string, beyond func(n int64) bool, amounts ...amount) error {
-	usage := fmt.Sprintf("%s %s usage per %s is %s", which, b.name, b.of, b.value.String())
-	if !amounts[0].stated {
+// check returns an error if an amount is beyond the bound. The first amount must be specified.
+func (b *bound) check(which string, beyond func(n int64) bool, amounts ...amount) error {
+	usage := fmt.Sprintf("%s %s usage per %s is %s", which, b.name, b.limitType, b.value.String())
+	if !amounts[0].isSet {
 		return refusef("%s.  No %s is specified", usage, amounts[0].what)
 	}
 	for i := range amounts {
-		if a := &amounts[i]; a.stated && beyond(a.n) {
+		if a := &amounts[i]; a.isSet && beyond(a.n) {
 			return refusef("%s, but %s is %s", usage, a.what, a.quantity.String())
 		}
 	}
@@ -227,28 +227,28 @@ func (b *bound) hold(which string, beyond func(n int64) bool, amounts ...amount)
 
 func (b *bound) atLeast(have *corev1.ResourceRequirements) error {
 	request, limit, value := b.amounts(have)
-	return b.hold("minimum", func(n int64) bool { return n < value }, request, limit)
+	return b.check("minimum", func(n int64) bool { return n < value }, request, limit)
 }
 
 func (b *bound) atMost(have *corev1.ResourceRequirements) error {
 	request, limit, value := b.amounts(have)
-	return b.hold("maximum", func(n int64) bool { return n > value }, limit, request)
+	return b.check("maximum", func(n int64) bool { return n > value }, limit, request)
 }
 
 // requestAtMost is like atMost, but for claims, which do not have limits.
 func (b *bound) requestAtMost(requests corev1.ResourceList) error {
 	request, _, value := b.amounts(&corev1.ResourceRequirements{Requests: requests})
-	return b.hold("maximum", func(n int64) bool { return n > value }, request)
+	return b.check("maximum", func(n int64) bool { return n > value }, request)
 }
 
 // ratio returns an error if the limit exceeds the request by more than the bound's factor.
 func (b *bound) ratio(have *corev1.ResourceRequirements) error {
 	request, limit, _ := b.amounts(have)
-	usage := fmt.Sprintf("%s max limit to request ratio per %s is %s", b.name, b.of, b.value.String())
+	usage := fmt.Sprintf("%s max limit to request ratio per %s is %s", b.name, b.limitType, b.value.String())
 	switch {
-	case !request.stated || request.n == 0:
+	case !request.isSet || request.n == 0:
 		return refusal(usage + ", but no request is specified or request is 0")
-	case !limit.stated || limit.n == 0:
+	case !limit.isSet || limit.n == 0:
 		return refusal(usage + ", but no limit is specified or limit is 0")
 	}
 	observed, most := float64(limit.n)/float64(request.n), float64(b.value.Value())
@@ -279,14 +279,14 @@ func podResources(spec *corev1.PodSpec) *corev1.ResourceRequirements {
 			if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 				add(total, of(&c.Resources))
 				add(beside, of(&c.Resources))
-				raise(peak, beside)
+				takeMaximum(peak, beside)
 				continue
 			}
 			now := beside.DeepCopy()
 			add(now, of(&c.Resources))
-			raise(peak, now)
+			takeMaximum(peak, now)
 		}
-		raise(total, peak)
+		takeMaximum(total, peak)
 		if spec.Resources == nil {
 			return total
 		}
@@ -312,8 +312,8 @@ func add(to, more corev1.ResourceList) {
 	}
 }
 
-// raise sets each quantity to the maximum of both lists.
-func raise(to, other corev1.ResourceList) {
+// takeMaximum sets each quantity to the maximum of both lists.
+func takeMaximum(to, other corev1.ResourceList) {
 	for name, quantity := range other {
 		if have, there := to[name]; !there || quantity.Cmp(have) > 0 {
 			to[name] = quantity.DeepCopy()

@@ -56,8 +56,8 @@ var restrictedToNodes = []string{"pods", "pods/status", "pods/eviction", "pods/b
 
 // restriction implements the plug-in.
 type restriction struct {
-	store *store.Store
-	may   func(request.User, request.Info) (bool, string)
+	store     *store.Store
+	authorize func(request.User, request.Info) (bool, string)
 }
 
 // nodeWrite is a write requested by a node.
@@ -185,14 +185,14 @@ func (w *nodeWrite) mirrorPod(ctx context.Context) error {
 	if owner.UID != node.UID {
 		return w.forbid("node %s UID mismatch: expected %s got %s", w.node, owner.UID, node.UID)
 	}
-	if what := referred(&pod.Spec); what != "" {
+	if what := referredKind(&pod.Spec); what != "" {
 		return w.forbid("node %q can not create pods that reference %s", w.node, what)
 	}
 	return nil
 }
 
-// referred returns the kind of object that a pod refers to, for use in an error message, or "".
-func referred(spec *corev1.PodSpec) string {
+// referredKind returns the kind of object that a pod refers to, for use in an error message, or "".
+func referredKind(spec *corev1.PodSpec) string {
 	switch {
 	case spec.ServiceAccountName != "":
 		return "serviceaccounts"
@@ -408,14 +408,14 @@ func (w *nodeWrite) podCertificate(ctx context.Context) error {
 	podName := w.Namespace() + "/" + spec.PodName
 	var node corev1.Node
 	if err := w.read("node", "//nodes//"+w.node, w.node, &node); err != nil {
-		return retrieving(err, "node", w.node)
+		return retrievalError(err, "node", w.node)
 	}
 	if node.UID != spec.NodeUID {
 		return apierror.InternalWithoutReason(fmt.Sprintf("PodCertificateRequest for pod %q names node UID %q, inconsistent with the running node (%q)", podName, spec.NodeUID, node.UID))
 	}
 	var pod corev1.Pod
 	if err := w.read("pod", "//pods/"+podName, spec.PodName, &pod); err != nil {
-		return retrieving(err, "pod", podName)
+		return retrievalError(err, "pod", podName)
 	}
 	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	switch {
@@ -439,7 +439,7 @@ func (w *nodeWrite) podCertificateAccount(spec *certificatesv1.PodCertificateReq
 	accountName := w.Namespace() + "/" + spec.ServiceAccountName
 	var account corev1.ServiceAccount
 	if err := w.read("serviceaccount", "//serviceaccounts/"+accountName, spec.ServiceAccountName, &account); err != nil {
-		return retrieving(err, "service account", accountName)
+		return retrievalError(err, "service account", accountName)
 	}
 	if account.UID != spec.ServiceAccountUID {
 		return apierror.InternalWithoutReason(fmt.Sprintf("PodCertificateRequest for pod %q names service account UID %q, which differs from the running service account (%q)",
@@ -454,15 +454,15 @@ func (w *nodeWrite) podCertificateAccount(spec *certificatesv1.PodCertificateReq
 	}
 	info := request.Info{ResourceRequest: true, Verb: "request-serviceaccounts-podcertificate-signer", Group: certificatesv1.GroupName, Version: "v1",
 		Resource: strings.ReplaceAll(spec.SignerName, "/", ":"), Namespace: w.Namespace(), Name: spec.ServiceAccountName}
-	if allowed, _ := w.may(w.Request.User, info); allowed {
+	if allowed, _ := w.authorize(w.Request.User, info); allowed {
 		return nil
 	}
 	return w.forbid("pod %q does not mount a podCertificate projected volume for signer %q", w.Namespace()+"/"+spec.PodName, spec.SignerName)
 }
 
-// retrieving returns the error for an object that a PodCertificateRequest names. A missing object
-// may appear later, so it causes a 500.
-func retrieving(err error, kind, name string) error {
+// retrievalError returns the error for an object that a PodCertificateRequest names. A missing
+// object may appear later, so it causes a 500.
+func retrievalError(err error, kind, name string) error {
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -499,7 +499,7 @@ func (w *nodeWrite) token(ctx context.Context) error {
 	}
 	info := request.Info{ResourceRequest: true, Verb: "request-serviceaccounts-token-audience", Version: "v1", Resource: audience,
 		Namespace: w.Request.Info.Namespace, Name: w.Request.Info.Name}
-	if allowed, _ := w.may(w.Request.User, info); !allowed {
+	if allowed, _ := w.authorize(w.Request.User, info); !allowed {
 		return w.forbid("%s is not authorized to request tokens for audience %q", w.Request.User.Name, audience)
 	}
 	return nil

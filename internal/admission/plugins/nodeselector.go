@@ -37,7 +37,7 @@ type nodeSelectors struct {
 // admit adds the node selector of the namespace.
 func (n nodeSelectors) admit(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
-	wanted, err := n.wanted(a, pod)
+	wanted, err := n.selectorFor(a, pod)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (n nodeSelectors) admit(ctx context.Context, a *admission.Attributes) error
 // whitelist.
 func (n nodeSelectors) validate(_ context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
-	if _, err := n.wanted(a, pod); err != nil {
+	if _, err := n.selectorFor(a, pod); err != nil {
 		return err
 	}
 	allowed, err := parseSelector(n.config[a.Namespace()])
@@ -64,10 +64,10 @@ func (n nodeSelectors) validate(_ context.Context, a *admission.Attributes) erro
 	return nil
 }
 
-// wanted returns the node selector of the namespace. It is an error if the pod's selector
+// selectorFor returns the node selector of the namespace. It is an error if the pod's selector
 // conflicts.
-func (n nodeSelectors) wanted(a *admission.Attributes, pod *corev1.Pod) (labels.Set, error) {
-	wanted, err := n.of(a.Namespace())
+func (n nodeSelectors) selectorFor(a *admission.Attributes, pod *corev1.Pod) (labels.Set, error) {
+	wanted, err := n.forNamespace(a.Namespace())
 	if err == nil && labels.Conflicts(wanted, pod.Spec.NodeSelector) {
 		err = n.conflict(a, "pod node label selector conflicts with its namespace node label selector")
 	}
@@ -79,8 +79,8 @@ func (n nodeSelectors) conflict(a *admission.Attributes, text string) error {
 	return apierrors.NewForbidden(a.Resource.GroupResource(), a.Object.GetName(), errors.New(text))
 }
 
-// of returns the node selector for the pods of a namespace.
-func (n nodeSelectors) of(namespace string) (labels.Set, error) {
+// forNamespace returns the node selector for the pods of a namespace.
+func (n nodeSelectors) forNamespace(namespace string) (labels.Set, error) {
 	rec, err := n.store.Get("//namespaces//" + namespace)
 	// NamespaceLifecycle or the store rejects writes to a missing namespace.
 	if err != nil && !errors.Is(err, store.ErrNotFound) {

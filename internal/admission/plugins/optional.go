@@ -165,14 +165,14 @@ func denyExternalIPs(_ context.Context, a *admission.Attributes) error {
 	return nil
 }
 
-// provider implements the plug-in NamespaceAutoProvision.
-type provider struct {
+// namespaceProvisioner implements the plug-in NamespaceAutoProvision.
+type namespaceProvisioner struct {
 	store  *store.Store
 	create func(ctx context.Context, name string) error
 }
 
 // admit creates the namespace of a new object if it is missing.
-func (p provider) admit(ctx context.Context, a *admission.Attributes) error {
+func (p namespaceProvisioner) admit(ctx context.Context, a *admission.Attributes) error {
 	namespace := a.Namespace()
 	if namespace == "" || a.DryRun || !a.Resource.Namespaced {
 		return nil

@@ -22,8 +22,8 @@ import (
 
 // ownership implements the plug-in.
 type ownership struct {
-	may   func(request.User, request.Info) (bool, string)
-	types *scheme.Registry
+	authorize func(request.User, request.Info) (bool, string)
+	types     *scheme.Registry
 }
 
 func (o ownership) validate(_ context.Context, a *admission.Attributes) error {
@@ -41,11 +41,11 @@ func (o ownership) validate(_ context.Context, a *admission.Attributes) error {
 	if a.Operation != admission.OpCreate {
 		asked := request.Info{ResourceRequest: true, Verb: "delete", Group: a.Resource.Group, Version: a.Resource.Version, Resource: a.Resource.Plural,
 			Subresource: a.Subresource, Namespace: a.Namespace(), Name: a.Name()}
-		if allowed, reason := o.may(a.Request.User, asked); !allowed {
+		if allowed, reason := o.authorize(a.Request.User, asked); !allowed {
 			return a.Forbidden(fmt.Errorf("cannot set an ownerRef on a resource you can't delete: %s, <nil>", reason))
 		}
 	}
-	return o.mayBlock(a, newlyBlocking(owners, before))
+	return o.authorizeBlocking(a, newlyBlocking(owners, before))
 }
 
 // newlyBlocking returns the references that block the deletion of their owner and did not do so
@@ -64,12 +64,12 @@ func blocks(owner *metav1.OwnerReference) bool {
 	return owner.BlockOwnerDeletion != nil && *owner.BlockOwnerDeletion
 }
 
-func (o ownership) mayBlock(a *admission.Attributes, owners []metav1.OwnerReference) error {
+func (o ownership) authorizeBlocking(a *admission.Attributes, owners []metav1.OwnerReference) error {
 	if len(owners) == 0 {
 		return nil
 	}
 	asked := request.Info{ResourceRequest: true, Verb: "update", Group: "*", Version: "*", Resource: "*", Subresource: "finalizers", Name: "*"}
-	if allowed, _ := o.may(a.Request.User, asked); allowed {
+	if allowed, _ := o.authorize(a.Request.User, asked); allowed {
 		return nil
 	}
 	for _, owner := range owners {
@@ -83,7 +83,7 @@ func (o ownership) mayBlock(a *admission.Attributes, owners []metav1.OwnerRefere
 			if row.Namespaced {
 				asked.Namespace = a.Namespace()
 			}
-			if allowed, reason := o.may(a.Request.User, asked); !allowed {
+			if allowed, reason := o.authorize(a.Request.User, asked); !allowed {
 				return a.Forbidden(fmt.Errorf("cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: %s, <nil>", reason))
 			}
 		}

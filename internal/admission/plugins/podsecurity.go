@@ -61,7 +61,7 @@ type podStandards struct {
 	store     *store.Store
 	config    podSecurityConfig
 	evaluator func() policy.Evaluator // built for the first Pod or template
-	checked   func(PodCheck)
+	onCheck   func(PodCheck)
 }
 
 // A PodCheck is the result of checking a pod or a template against a level, for metrics. If Mode
@@ -82,7 +82,7 @@ func newPodStandards(st *store.Store, config podSecurityConfig, checked func(Pod
 	if checked == nil {
 		checked = func(PodCheck) {}
 	}
-	return &podStandards{store: st, config: config, evaluator: sync.OnceValue(newEvaluator), checked: checked}
+	return &podStandards{store: st, config: config, evaluator: sync.OnceValue(newEvaluator), onCheck: checked}
 }
 
 func newEvaluator() policy.Evaluator {
@@ -93,13 +93,13 @@ func newEvaluator() policy.Evaluator {
 	return evaluator
 }
 
-// tell reports the result of a check. The mode is "" if the write is exempt.
-func (p *podStandards) tell(a *admission.Attributes, mode string, level podsecurity.LevelVersion, allowed bool) {
+// reportCheck reports the result of a check. The mode is "" if the write is exempt.
+func (p *podStandards) reportCheck(a *admission.Attributes, mode string, level podsecurity.LevelVersion, allowed bool) {
 	kind := "controller"
 	if a.Resource.Plural == "pods" {
 		kind = "pod"
 	}
-	p.checked(PodCheck{Mode: mode, Policy: level, Allowed: allowed, Operation: strings.ToLower(a.Operation), Resource: kind, Subresource: a.Subresource})
+	p.onCheck(PodCheck{Mode: mode, Policy: level, Allowed: allowed, Operation: strings.ToLower(a.Operation), Resource: kind, Subresource: a.Subresource})
 }
 
 // annotate adds an audit annotation. There is no audit event for writes by the server itself.
@@ -122,12 +122,12 @@ func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes)
 	}
 	levels, errs := podsecurity.PolicyToEvaluate(labels, p.config.defaults)
 	if len(errs) == 0 && levels.FullyPrivileged() {
-		p.tell(a, modeEnforce, levels.Enforce, true)
+		p.reportCheck(a, modeEnforce, levels.Enforce, true)
 		annotate(a, podsecurity.EnforcedPolicyAnnotationKey, "privileged:latest")
 		return nil
 	}
 	pod := a.Object.(*corev1.Pod)
-	if a.Operation == admission.OpUpdate && !runsOther(&pod.Spec, &a.Old.(*corev1.Pod).Spec) {
+	if a.Operation == admission.OpUpdate && !hasImageChanges(&pod.Spec, &a.Old.(*corev1.Pod).Spec) {
 		return nil
 	}
 	if p.exemptRuntime(a, pod.Spec.RuntimeClassName) {
@@ -138,8 +138,8 @@ func (p *podStandards) validatePod(ctx context.Context, a *admission.Attributes)
 	}
 	annotate(a, podsecurity.EnforcedPolicyAnnotationKey, levels.Enforce.String())
 	held := podFindings{standards: p, meta: &pod.ObjectMeta, spec: &pod.Spec}
-	enforced := held.against(levels.Enforce)
-	p.tell(a, modeEnforce, levels.Enforce, enforced.Allowed)
+	enforced := held.evaluate(levels.Enforce)
+	p.reportCheck(a, modeEnforce, levels.Enforce, enforced.Allowed)
 	p.audit(a, levels, &held)
 	if !enforced.Allowed {
 		why := fmt.Errorf("violates PodSecurity %q: %s", levels.Enforce.String(), enforced.ForbiddenDetail())
@@ -198,7 +198,7 @@ type podFinding struct {
 	result policy.AggregateCheckResult
 }
 
-func (f *podFindings) against(level podsecurity.LevelVersion) policy.AggregateCheckResult {
+func (f *podFindings) evaluate(level podsecurity.LevelVersion) policy.AggregateCheckResult {
 	for _, k := range f.known {
 		if k.level == level {
 			return k.result
@@ -213,22 +213,22 @@ func (p *podStandards) audit(a *admission.Attributes, levels podsecurity.Policy,
 	if a.Request == nil {
 		return
 	}
-	if result := held.against(levels.Audit); !result.Allowed {
-		p.tell(a, modeAudit, levels.Audit, false)
+	if result := held.evaluate(levels.Audit); !result.Allowed {
+		p.reportCheck(a, modeAudit, levels.Audit, false)
 		annotate(a, podsecurity.AuditViolationsAnnotationKey, fmt.Sprintf("would violate PodSecurity %q: %s", levels.Audit.String(), result.ForbiddenDetail()))
 	}
 }
 
 func (p *podStandards) warn(ctx context.Context, a *admission.Attributes, levels podsecurity.Policy, held *podFindings) {
-	if result := held.against(levels.Warn); !result.Allowed {
-		p.tell(a, modeWarn, levels.Warn, false)
+	if result := held.evaluate(levels.Warn); !result.Allowed {
+		p.reportCheck(a, modeWarn, levels.Warn, false)
 		warning.AddWarning(ctx, "", fmt.Sprintf("would violate PodSecurity %q: %s", levels.Warn.String(), result.ForbiddenDetail()))
 	}
 }
 
-// runsOther reports whether the images of a pod have changed. Other fields that are checked cannot
-// change.
-func runsOther(pod, old *corev1.PodSpec) bool {
+// hasImageChanges reports whether the images of a pod have changed. Other fields that are checked
+// cannot change.
+func hasImageChanges(pod, old *corev1.PodSpec) bool {
 	sameImages := func(a, b []corev1.Container) bool {
 		return slices.EqualFunc(a, b, func(a, b corev1.Container) bool { return a.Image == b.Image })
 	}
@@ -253,7 +253,7 @@ func (p *podStandards) exempt(a *admission.Attributes) bool {
 	default:
 		return false
 	}
-	p.tell(a, "", podsecurity.LevelVersion{}, true)
+	p.reportCheck(a, "", podsecurity.LevelVersion{}, true)
 	annotate(a, podsecurity.ExemptionReasonAnnotationKey, why)
 	return true
 }
@@ -267,7 +267,7 @@ func (p *podStandards) exemptRuntime(a *admission.Attributes, class *string) boo
 	if !p.exemptClass(class) {
 		return false
 	}
-	p.tell(a, "", podsecurity.LevelVersion{}, true)
+	p.reportCheck(a, "", podsecurity.LevelVersion{}, true)
 	annotate(a, podsecurity.ExemptionReasonAnnotationKey, "runtimeClass")
 	return true
 }
@@ -318,7 +318,7 @@ func (p *podStandards) validateNamespace(ctx context.Context, a *admission.Attri
 		p.warnExempt(ctx, namespace, levels)
 		return nil
 	}
-	for _, text := range p.survey(ctx, namespace.Name, levels.Enforce) {
+	for _, text := range p.warnViolations(ctx, namespace.Name, levels.Enforce) {
 		warning.AddWarning(ctx, "", text)
 	}
 	return nil
@@ -354,10 +354,10 @@ type violation struct {
 	pods          int
 }
 
-// survey returns warnings about the pods of a namespace that violate the level. The pods are
-// ordered such that one pod of each controller is checked first. It stops after a second or after
-// half of the request's remaining time.
-func (p *podStandards) survey(ctx context.Context, namespace string, level podsecurity.LevelVersion) (texts []string) {
+// warnViolations returns warnings about the pods of a namespace that violate the level. The pods
+// are ordered such that one pod of each controller is checked first. It stops after a second or
+// after half of the request's remaining time.
+func (p *podStandards) warnViolations(ctx context.Context, namespace string, level podsecurity.LevelVersion) (texts []string) {
 	limit := podCheckLimit
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)/2)

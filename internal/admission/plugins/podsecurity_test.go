@@ -47,7 +47,7 @@ func TestPodIsHeldAgainstALevelOnce(t *testing.T) {
 			spec: &corev1.PodSpec{HostNetwork: true, Containers: []corev1.Container{{Name: "c"}}}}
 		for _, l := range c.levels {
 			want := policy.AggregateCheckResults(rules.EvaluatePod(l, held.meta, held.spec))
-			if got := held.against(l); got.Allowed || got.ForbiddenDetail() != want.ForbiddenDetail() {
+			if got := held.evaluate(l); got.Allowed || got.ForbiddenDetail() != want.ForbiddenDetail() {
 				t.Errorf("%s, %s: %q, want %q", c.name, l.String(), got.ForbiddenDetail(), want.ForbiddenDetail())
 			}
 		}

@@ -44,9 +44,9 @@ const (
 	defaultAccount   = "default"
 	// How often to look for the default account, which a controller creates shortly after the
 	// namespace.
-	defaultPatience = 10
+	defaultAccountAttempts = 10
 	// Minimum pause between attempts. The maximum is twice as long.
-	defaultPatienceIn = 100 * time.Millisecond
+	defaultAccountPause = 100 * time.Millisecond
 )
 
 // accounts reads the stored service accounts.
@@ -56,7 +56,7 @@ type accounts struct{ store *store.Store }
 // store, or a timeout.
 func (s accounts) find(ctx context.Context, a *admission.Attributes, name string) (*corev1.ServiceAccount, error) {
 	account := &corev1.ServiceAccount{}
-	pause := defaultPatienceIn + rand.N(defaultPatienceIn)
+	pause := defaultAccountPause + rand.N(defaultAccountPause)
 	for try := 1; ; try++ {
 		rec, err := s.store.GetNewest(ctx, "//serviceaccounts/"+a.Namespace()+"/"+name)
 		if err == nil {
@@ -68,7 +68,7 @@ func (s accounts) find(ctx context.Context, a *admission.Attributes, name string
 		if !errors.Is(err, store.ErrNotFound) {
 			return nil, err
 		}
-		if name != defaultAccount || try == defaultPatience {
+		if name != defaultAccount || try == defaultAccountAttempts {
 			missing := apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccount"}, name)
 			return nil, a.Forbidden(fmt.Errorf("error looking up service account %s/%s: %w", a.Namespace(), name, missing))
 		}
@@ -100,7 +100,7 @@ func (s accounts) admit(ctx context.Context, a *admission.Attributes) error {
 	if len(pod.Spec.ImagePullSecrets) == 0 {
 		pod.Spec.ImagePullSecrets = slices.Clone(account.ImagePullSecrets)
 	}
-	return lends(a, account, pod)
+	return checkSecrets(a, account, pod)
 }
 
 // validate checks the pod again after other plug-ins may have changed it.
@@ -113,7 +113,7 @@ func (s accounts) validate(ctx context.Context, a *admission.Attributes) error {
 	if err != nil {
 		return err
 	}
-	return lends(a, account, pod)
+	return checkSecrets(a, account, pod)
 }
 
 // account returns the account of the pod, which must exist.
@@ -128,12 +128,12 @@ func (s accounts) account(ctx context.Context, a *admission.Attributes, pod *cor
 func (s accounts) validateEphemeral(ctx context.Context, a *admission.Attributes) error {
 	pod := a.Object.(*corev1.Pod)
 	account, err := s.account(ctx, a, pod)
-	if err != nil || !enforces(account) {
+	if err != nil || !restrictsSecrets(account) {
 		return err
 	}
 	for i := range pod.Spec.EphemeralContainers {
 		c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		if err := lendsTo("ephemeral container", &c, account); err != nil {
+		if err := checkContainerSecrets("ephemeral container", &c, account); err != nil {
 			// As in kube-apiserver, the error is not a 403.
 			return apierror.New(http.StatusInternalServerError, "", err.Error())
 		}
@@ -217,31 +217,32 @@ func tokenSource() *corev1.ProjectedVolumeSource {
 
 // ---- Secrets ----
 
-// enforces reports whether the pods of an account may only use the secrets that the account lists.
-func enforces(account *corev1.ServiceAccount) bool {
+// restrictsSecrets reports whether the pods of an account may only use the secrets that the account
+// lists.
+func restrictsSecrets(account *corev1.ServiceAccount) bool {
 	enforced, _ := strconv.ParseBool(account.Annotations[mountableSecrets])
 	return enforced
 }
 
-// lends returns an error if the account restricts secrets and the pod uses a secret that it does
-// not list.
-func lends(a *admission.Attributes, account *corev1.ServiceAccount, pod *corev1.Pod) error {
-	if !enforces(account) {
+// checkSecrets returns an error if the account restricts secrets and the pod uses a secret that it
+// does not list.
+func checkSecrets(a *admission.Attributes, account *corev1.ServiceAccount, pod *corev1.Pod) error {
+	if !restrictsSecrets(account) {
 		return nil
 	}
 	for i := range pod.Spec.Volumes {
-		if secret := pod.Spec.Volumes[i].Secret; secret != nil && !lists(account, secret.SecretName) {
+		if secret := pod.Spec.Volumes[i].Secret; secret != nil && !allowsSecret(account, secret.SecretName) {
 			return a.Forbidden(refusef("volume with secret.secretName=%q is not allowed because service account %s does not reference that secret",
 				secret.SecretName, account.Name))
 		}
 	}
 	for i := range pod.Spec.InitContainers {
-		if err := lendsTo("init container", &pod.Spec.InitContainers[i], account); err != nil {
+		if err := checkContainerSecrets("init container", &pod.Spec.InitContainers[i], account); err != nil {
 			return a.Forbidden(err)
 		}
 	}
 	for i := range pod.Spec.Containers {
-		if err := lendsTo("container", &pod.Spec.Containers[i], account); err != nil {
+		if err := checkContainerSecrets("container", &pod.Spec.Containers[i], account); err != nil {
 			return a.Forbidden(err)
 		}
 	}
@@ -254,21 +255,21 @@ func lends(a *admission.Attributes, account *corev1.ServiceAccount, pod *corev1.
 	return nil
 }
 
-func lists(account *corev1.ServiceAccount, secret string) bool {
+func allowsSecret(account *corev1.ServiceAccount, secret string) bool {
 	return slices.ContainsFunc(account.Secrets, func(ref corev1.ObjectReference) bool { return ref.Name == secret })
 }
 
-// lendsTo returns an error if the environment of a container uses a secret that the account does
-// not list.
-func lendsTo(what string, c *corev1.Container, account *corev1.ServiceAccount) error {
+// checkContainerSecrets returns an error if the environment of a container uses a secret that the
+// account does not list.
+func checkContainerSecrets(what string, c *corev1.Container, account *corev1.ServiceAccount) error {
 	for i := range c.Env {
-		if from := c.Env[i].ValueFrom; from != nil && from.SecretKeyRef != nil && !lists(account, from.SecretKeyRef.Name) {
+		if from := c.Env[i].ValueFrom; from != nil && from.SecretKeyRef != nil && !allowsSecret(account, from.SecretKeyRef.Name) {
 			return fmt.Errorf("%s %s with envVar %s referencing secret.secretName=%q is not allowed because service account %s does not reference that secret",
 				what, c.Name, c.Env[i].Name, from.SecretKeyRef.Name, account.Name)
 		}
 	}
 	for i := range c.EnvFrom {
-		if from := c.EnvFrom[i].SecretRef; from != nil && !lists(account, from.Name) {
+		if from := c.EnvFrom[i].SecretRef; from != nil && !allowsSecret(account, from.Name) {
 			return fmt.Errorf("%s %s with envFrom referencing secret.secretName=%q is not allowed because service account %s does not reference that secret",
 				what, c.Name, from.Name, account.Name)
 		}

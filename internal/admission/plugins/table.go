@@ -5,7 +5,7 @@
 // There is no cost for other writes. The functions are in the file named after the plug-in or its
 // group. A row without functions is only needed because kube-apiserver's flags accept the name.
 // Either there are no objects of the types that it checks, or there is nothing to check. The
-// plug-ins in unbuilt are not implemented. Enabling one of them is an error, because the
+// plug-ins in notImplemented are not implemented. Enabling one of them is an error, because the
 // administrator would rely on it.
 package plugins
 
@@ -68,7 +68,7 @@ var (
 
 // Table returns all plug-ins in the order of kube-apiserver.
 func Table(c Config) []admission.Plugin {
-	owners, provider := ownership{c.Authorize, c.Types}, provider{c.Store, c.CreateNamespace}
+	owners, provider := ownership{c.Authorize, c.Types}, namespaceProvisioner{c.Store, c.CreateNamespace}
 	classes, signers, limits, accounts := classes{c.Store}, signers{c.Authorize}, limitRanger{c.Store}, accounts{c.Store}
 	selectors := nodeSelectors{c.Store, c.Configuration.nodeSelectors}
 	tolerated := tolerations{c.Store, c.Configuration.tolerations}
@@ -109,7 +109,7 @@ func Table(c Config) []admission.Plugin {
 		{Name: "CertificateSigning", EnabledByDefault: true, Resources: []string{"certificatesigningrequests.certificates.k8s.io/status"}, Operations: updates, Validate: signers.signing},
 		{Name: "CertificateSigning", EnabledByDefault: true, Resources: []string{"podcertificaterequests.certificates.k8s.io/status"}, Operations: updates, Validate: signers.podSigning},
 		{Name: "ClusterTrustBundleAttest", EnabledByDefault: true, Resources: []string{"clustertrustbundles.certificates.k8s.io"}, Operations: writes, Validate: signers.attest},
-		{Name: "CertificateSubjectRestriction", EnabledByDefault: true, Resources: []string{"certificatesigningrequests.certificates.k8s.io"}, Operations: creates, Validate: subject},
+		{Name: "CertificateSubjectRestriction", EnabledByDefault: true, Resources: []string{"certificatesigningrequests.certificates.k8s.io"}, Operations: creates, Validate: restrictSubject},
 		{Name: "DefaultIngressClass", EnabledByDefault: true, Resources: []string{"ingresses.networking.k8s.io"}, Operations: creates, Admit: classes.admitIngress},
 		{Name: "DenyServiceExternalIPs", Resources: []string{"services"}, Operations: writes, Validate: denyExternalIPs},
 		{Name: "PodTopologyLabels", EnabledByDefault: true, Resources: pods, Operations: creates, Admit: nodes.labelPod},
@@ -127,9 +127,9 @@ func Table(c Config) []admission.Plugin {
 	}
 }
 
-// unbuilt lists plug-ins of kube-apiserver that are not implemented. They are off by default
+// notImplemented lists plug-ins of kube-apiserver that are not implemented. They are off by default
 // there.
-var unbuilt = strings.Fields(`ImagePolicyWebhook`)
+var notImplemented = strings.Fields(`ImagePolicyWebhook`)
 
 // Select returns the enabled plug-ins, given the defaults and the two flags. Its errors are those
 // of kube-apiserver.
@@ -150,7 +150,7 @@ func Select(table []admission.Plugin, enable, disable []string) (on map[string]b
 		switch {
 		case !known[name]:
 			err = cmp.Or(err, fmt.Errorf("enable-admission-plugins plugin %q is unknown", name))
-		case slices.Contains(unbuilt, name):
+		case slices.Contains(notImplemented, name):
 			err = cmp.Or(err, fmt.Errorf("enable-admission-plugins plugin %q is one that apilet does not have", name))
 		case slices.Contains(disable, name):
 			both = append(both, name)

@@ -76,7 +76,7 @@ func (t tolerations) admit(ctx context.Context, a *admission.Attributes) error {
 	var more []corev1.Toleration
 	if a.Operation == admission.OpCreate {
 		var err error
-		if more, _, err = t.of(a.Namespace(), defaultTolerations, t.config.Default); err != nil {
+		if more, _, err = t.forNamespace(a.Namespace(), defaultTolerations, t.config.Default); err != nil {
 			return err
 		}
 	}
@@ -98,7 +98,7 @@ func (t tolerations) validate(_ context.Context, a *admission.Attributes) error 
 	if len(pod.Spec.Tolerations) == 0 {
 		return nil
 	}
-	allowed, whose, err := t.of(a.Namespace(), allowedTolerations, t.config.Whitelist)
+	allowed, whose, err := t.forNamespace(a.Namespace(), allowedTolerations, t.config.Whitelist)
 	if err != nil || len(allowed) == 0 {
 		return err
 	}
@@ -113,9 +113,9 @@ func (t tolerations) validate(_ context.Context, a *admission.Attributes) error 
 	return nil
 }
 
-// of returns the tolerations in an annotation of the namespace, or otherwise if the annotation is
-// missing. whose is "namespace" or "cluster", for messages.
-func (t tolerations) of(namespace, annotation string, otherwise []corev1.Toleration) (list []corev1.Toleration, whose string, err error) {
+// forNamespace returns the tolerations in an annotation of the namespace, or otherwise if the
+// annotation is missing. whose is "namespace" or "cluster", for messages.
+func (t tolerations) forNamespace(namespace, annotation string, otherwise []corev1.Toleration) (list []corev1.Toleration, whose string, err error) {
 	rec, err := t.store.Get("//namespaces//" + namespace)
 	// NamespaceLifecycle or the store rejects writes to a missing namespace.
 	if err != nil && !errors.Is(err, store.ErrNotFound) {

@@ -17,41 +17,41 @@ import (
 	"apilet/internal/store"
 )
 
-// errPromised rejects a write temporarily: the room is promised to other writes.
-var errPromised = errors.New("there is room that is promised to others")
+// errReserved rejects a write temporarily: the room is promised to other writes.
+var errReserved = errors.New("there is room that is promised to others")
 
 // ledger keeps track of the limits and the usage for all quotas in a namespace. It is guarded by
 // Quotas.mu.
 type ledger struct {
-	namespace string
-	limits    []*limit            // sorted by name; never modified in place
-	tracked   map[string]*tracked // the types that the limits apply to, by key prefix
-	stale     bool                // limits may differ from the stored quotas
-	counted   bool                // the usage is known at the revision of Quotas.log
-	counting  chan struct{}       // closed when a running count ends; nil if none is running
-	promises  int                 // number of unreleased promises
-	ended     chan struct{}       // closed when a promise is released; nil if no write waits
+	namespace    string
+	limits       []*limit                // sorted by name; never modified in place
+	tracked      map[string]*trackedType // the types that the limits apply to, by key prefix
+	stale        bool                    // limits may differ from the stored quotas
+	counted      bool                    // the usage is known at the revision of Quotas.log
+	counting     chan struct{}           // closed when a running count ends; nil if none is running
+	reservations int                     // number of unreleased promises
+	released     chan struct{}           // closed when a promise is released; nil if no write waits
 	// turn is used if there are other servers. It holds a token while a promise has its turn. It
 	// is only used if there are other servers.
 	turn      chan struct{}
 	changedAt int64 // revision of the last change to a counted object
 
-	// leaving maps the keys of pods that are being deleted to the time when they cease to count.
-	leaving map[string]time.Time
-	lapsed  map[string]bool // pods that have ceased to count
+	// deleting maps the keys of pods that are being deleted to the time when they cease to count.
+	deleting    map[string]time.Time
+	expiredPods map[string]bool // pods that have ceased to count
 }
 
-// tracked represents a type that is limited by a quota.
-type tracked struct {
+// trackedType represents a type that is limited by a quota.
+type trackedType struct {
 	*measure
 	res    *scheme.Resource
 	count  []corev1.ResourceName
-	limits []*concern
+	limits []*trackedLimit
 	deep   bool // objects must be decoded, because more than their number is needed
 }
 
-// concern is a limit that applies to a type, with the names it applies to.
-type concern struct {
+// trackedLimit is a limit that applies to a type, with the names it applies to.
+type trackedLimit struct {
 	*limit
 	names []corev1.ResourceName
 }
@@ -61,7 +61,7 @@ type concern struct {
 func (l *ledger) replaceLocked(q *Quotas, limits []*limit) {
 	if slices.EqualFunc(l.limits, limits, (*limit).counts) {
 		for i, lim := range l.limits {
-			lim.renew(limits[i])
+			lim.copyFrom(limits[i])
 		}
 	} else {
 		l.limits = limits
@@ -71,7 +71,7 @@ func (l *ledger) replaceLocked(q *Quotas, limits []*limit) {
 }
 
 // trackLocked replaces the tracked types. The usage has to be computed again.
-func (l *ledger) trackLocked(all map[string]*tracked) {
+func (l *ledger) trackLocked(all map[string]*trackedType) {
 	l.tracked, l.counted = all, false
 	for _, lim := range l.limits {
 		lim.used = usage{}
@@ -82,7 +82,7 @@ func (l *ledger) trackLocked(all map[string]*tracked) {
 }
 
 // zero sets the usage of the type to zero in all its limits.
-func (t *tracked) zero() {
+func (t *trackedType) zero() {
 	for _, c := range t.limits {
 		for _, name := range c.names {
 			c.used[name] = resource.Quantity{Format: resource.DecimalSI}
@@ -91,10 +91,10 @@ func (t *tracked) zero() {
 }
 
 // track returns the entry of a type, and adds it if necessary.
-func track(all map[string]*tracked, res *scheme.Resource) *tracked {
+func track(all map[string]*trackedType, res *scheme.Resource) *trackedType {
 	t := all[res.Base]
 	if t == nil {
-		t = &tracked{measure: measures[res.Base], res: res, count: []corev1.ResourceName{countName(res.Group, res.Plural)}}
+		t = &trackedType{measure: measures[res.Base], res: res, count: []corev1.ResourceName{countName(res.Group, res.Plural)}}
 		if t.measure == nil {
 			t.measure = &measure{}
 		}
@@ -106,47 +106,47 @@ func track(all map[string]*tracked, res *scheme.Resource) *tracked {
 	return t
 }
 
-// concern adds a limit of the type by name. deep means that the limit needs more than the number
+// addLimit adds a limit of the type by name. deep means that the limit needs more than the number
 // of objects.
-func (t *tracked) concern(lim *limit, name corev1.ResourceName, deep bool) {
+func (t *trackedType) addLimit(lim *limit, name corev1.ResourceName, deep bool) {
 	if last := len(t.limits) - 1; last >= 0 && t.limits[last].limit == lim {
 		t.limits[last].names = append(t.limits[last].names, name)
 	} else {
-		t.limits = append(t.limits, &concern{lim, []corev1.ResourceName{name}})
+		t.limits = append(t.limits, &trackedLimit{lim, []corev1.ResourceName{name}})
 	}
 	t.deep = t.deep || deep || len(lim.requirements) > 0 && t.inScope != nil
 }
 
-// same reports whether t and other have the same type and the same number of limits.
-func (t *tracked) same(other *tracked) bool {
+// equal reports whether t and other have the same type and the same number of limits.
+func (t *trackedType) equal(other *trackedType) bool {
 	return len(t.limits) == len(other.limits) && t.res.Base == other.res.Base
 }
 
 // announceLocked wakes the writes that wait for a promise to be released.
 func (l *ledger) announceLocked() {
-	if l.ended != nil {
-		close(l.ended)
-		l.ended = nil
+	if l.released != nil {
+		close(l.released)
+		l.released = nil
 	}
 }
 
-// endedLocked returns a channel that is closed when a promise is released or a limit may have been
-// raised. It returns nil if wanted is false.
-func (l *ledger) endedLocked(wanted bool) <-chan struct{} {
+// releasedLocked returns a channel that is closed when a promise is released or a limit may have
+// been raised. It returns nil if wanted is false.
+func (l *ledger) releasedLocked(wanted bool) <-chan struct{} {
 	if !wanted {
 		return nil
 	}
-	if l.ended == nil {
-		l.ended = make(chan struct{})
+	if l.released == nil {
+		l.released = make(chan struct{})
 	}
-	return l.ended
+	return l.released
 }
 
 // ---- Measuring ----
 
-// takes returns the usage of an object under a limit, or nil if the object is not in scope. obj
-// may be nil if it does not have to be decoded or cannot be decoded.
-func (t *tracked) takes(c *concern, obj scheme.Object, now time.Time) usage {
+// usageUnder returns the usage of an object under a limit, or nil if the object is not in scope.
+// obj may be nil if it does not have to be decoded or cannot be decoded.
+func (t *trackedType) usageUnder(c *trackedLimit, obj scheme.Object, now time.Time) usage {
 	if !t.covers(c.limit, obj, now) {
 		return nil
 	}
@@ -161,7 +161,7 @@ func (t *tracked) takes(c *concern, obj scheme.Object, now time.Time) usage {
 }
 
 // covers reports whether an object is in all scopes of a limit.
-func (t *tracked) covers(lim *limit, obj scheme.Object, now time.Time) bool {
+func (t *trackedType) covers(lim *limit, obj scheme.Object, now time.Time) bool {
 	for i := range lim.requirements {
 		if obj == nil || t.inScope == nil || !t.inScope(obj, &lim.requirements[i], now) {
 			return false
@@ -171,7 +171,7 @@ func (t *tracked) covers(lim *limit, obj scheme.Object, now time.Time) bool {
 }
 
 // decode decodes a stored object, or returns nil if only the number of objects matters.
-func (t *tracked) decode(json []byte) scheme.Object {
+func (t *trackedType) decode(json []byte) scheme.Object {
 	if !t.deep || json == nil {
 		return nil
 	}
@@ -185,23 +185,23 @@ func (t *tracked) decode(json []byte) scheme.Object {
 // A state describes an object before or after an event: whether it exists, its decoded form if
 // needed, and the time at which to measure it.
 type state struct {
-	there bool
-	obj   scheme.Object
-	now   time.Time
+	exists bool
+	obj    scheme.Object
+	now    time.Time
 }
 
-// taken returns the usage of an object in the given state.
-func (t *tracked) taken(c *concern, in state) usage {
-	if !in.there {
+// usageOf returns the usage of an object in the given state.
+func (t *trackedType) usageOf(c *trackedLimit, in state) usage {
+	if !in.exists {
 		return nil
 	}
-	return t.takes(c, in.obj, in.now)
+	return t.usageUnder(c, in.obj, in.now)
 }
 
 // changeLocked replaces the usage of state before by the usage of state after.
-func (t *tracked) changeLocked(before, after state) {
+func (t *trackedType) changeLocked(before, after state) {
 	for _, c := range t.limits {
-		was, is := t.taken(c, before), t.taken(c, after)
+		was, is := t.usageOf(c, before), t.usageOf(c, after)
 		if !was.equal(is) {
 			c.used.subtract(was)
 			c.used.add(is)
@@ -224,54 +224,54 @@ func (l *ledger) applyLocked(ev *store.Event) {
 	if !t.deep && !created && !deleted {
 		return
 	}
-	before, after := state{there: !created, now: never}, state{there: !deleted, now: never}
-	if before.there {
+	before, after := state{exists: !created, now: never}, state{exists: !deleted, now: never}
+	if before.exists {
 		before.obj = t.decode(ev.Prev)
 	}
-	if after.there {
+	if after.exists {
 		after.obj = t.decode(ev.JSON)
 	}
-	if l.lapsed[ev.Key] {
+	if l.expiredPods[ev.Key] {
 		before.now = ever
 	}
-	after.now = l.leaves(ev.Key, after.obj, time.Now())
+	after.now = l.noteDeletion(ev.Key, after.obj, time.Now())
 	t.changeLocked(before, after)
 	l.changedAt = ev.Rev
 	for _, c := range t.limits {
 		if len(c.reserved) > 0 {
-			c.land(t.taken(c, after).growth(t.taken(c, before)), ev.Rev)
+			c.addUsage(t.usageOf(c, after).growth(t.usageOf(c, before)), ev.Rev)
 		}
 	}
 }
 
-// leaves records when a pod that is being deleted ceases to count. It returns the time at which to
-// measure the pod.
-func (l *ledger) leaves(key string, obj scheme.Object, now time.Time) time.Time {
-	delete(l.leaving, key)
-	delete(l.lapsed, key)
+// noteDeletion records when a pod that is being deleted ceases to count. It returns the time at
+// which to measure the pod.
+func (l *ledger) noteDeletion(key string, obj scheme.Object, now time.Time) time.Time {
+	delete(l.deleting, key)
+	delete(l.expiredPods, key)
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
 		return never
 	}
-	lapse := lapseOf(pod)
+	lapse := graceEnd(pod)
 	switch {
 	case lapse.IsZero():
 		return never
 	case now.After(lapse):
-		l.lapsed[strings.Clone(key)] = true
+		l.expiredPods[strings.Clone(key)] = true
 		return ever
 	}
-	l.leaving[strings.Clone(key)] = lapse
+	l.deleting[strings.Clone(key)] = lapse
 	return never
 }
 
-// lapseLocked stops counting pods that have exceeded their grace period, and drops expired
+// expirePodsLocked stops counting pods that have exceeded their grace period, and drops expired
 // reservations.
-func (l *ledger) lapseLocked(q *Quotas, now time.Time) {
+func (l *ledger) expirePodsLocked(q *Quotas, now time.Time) {
 	for _, lim := range l.limits {
 		lim.expire(now)
 	}
-	for key, lapse := range l.leaving {
+	for key, lapse := range l.deleting {
 		if !now.After(lapse) {
 			continue
 		}
@@ -281,28 +281,28 @@ func (l *ledger) lapseLocked(q *Quotas, now time.Time) {
 			continue // a later event in the log will handle it
 		}
 		obj := t.decode(rec.JSON)
-		delete(l.leaving, key)
-		l.lapsed[key] = true
+		delete(l.deleting, key)
+		l.expiredPods[key] = true
 		t.changeLocked(state{true, obj, never}, state{true, obj, ever})
 	}
 }
 
-// nextLapseLocked returns the time when the next pod ceases to count or a reservation expires, or
+// nextExpiryLocked returns the time when the next pod ceases to count or a reservation expires, or
 // the zero time if there is none.
-func (l *ledger) nextLapseLocked() (next time.Time) {
-	for _, lapse := range l.leaving {
-		next = sooner(next, lapse)
+func (l *ledger) nextExpiryLocked() (next time.Time) {
+	for _, lapse := range l.deleting {
+		next = earlier(next, lapse)
 	}
 	for _, lim := range l.limits {
 		if len(lim.reserved) > 0 {
-			next = sooner(next, lim.reservedUntil)
+			next = earlier(next, lim.reservedUntil)
 		}
 	}
 	return next
 }
 
-// sooner returns the earlier time. It ignores zero times.
-func sooner(a, b time.Time) time.Time {
+// earlier returns the earlier time. It ignores zero times.
+func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}
@@ -318,16 +318,16 @@ type count struct {
 	shadows map[*limit]*limit
 }
 
-func newCount(limits []*limit, all map[string]*tracked) *count {
-	c := &count{shadow: ledger{tracked: map[string]*tracked{}, leaving: map[string]time.Time{}, lapsed: map[string]bool{}}, shadows: map[*limit]*limit{}}
+func newCount(limits []*limit, all map[string]*trackedType) *count {
+	c := &count{shadow: ledger{tracked: map[string]*trackedType{}, deleting: map[string]time.Time{}, expiredPods: map[string]bool{}}, shadows: map[*limit]*limit{}}
 	for _, lim := range limits {
 		c.shadows[lim] = &limit{requirements: lim.requirements, used: usage{}}
 	}
 	for base, t := range all {
 		own := *t
-		own.limits = make([]*concern, len(t.limits))
+		own.limits = make([]*trackedLimit, len(t.limits))
 		for i, concerned := range t.limits {
-			own.limits[i] = &concern{c.shadows[concerned.limit], concerned.names}
+			own.limits[i] = &trackedLimit{c.shadows[concerned.limit], concerned.names}
 		}
 		own.zero()
 		c.shadow.tracked[base] = &own
@@ -335,26 +335,26 @@ func newCount(limits []*limit, all map[string]*tracked) *count {
 	return c
 }
 
-// see counts one object.
-func (c *count) see(rec *store.Record) {
+// add counts one object.
+func (c *count) add(rec *store.Record) {
 	t := c.shadow.tracked[baseOf(rec.Key)]
 	obj := t.decode(rec.JSON)
-	t.changeLocked(state{}, state{true, obj, c.shadow.leaves(rec.Key, obj, time.Now())})
+	t.changeLocked(state{}, state{true, obj, c.shadow.noteDeletion(rec.Key, obj, time.Now())})
 }
 
-// settleLocked copies the result to the ledger.
-func (c *count) settleLocked(l *ledger) {
+// applyLocked copies the result to the ledger.
+func (c *count) applyLocked(l *ledger) {
 	for lim, shadow := range c.shadows {
 		lim.used, lim.unsaved = shadow.used, true
 	}
-	l.leaving, l.lapsed = c.shadow.leaving, c.shadow.lapsed
+	l.deleting, l.expiredPods = c.shadow.deleting, c.shadow.expiredPods
 }
 
 // ---- Charging a write ----
 
-// weighLocked promises a write its usage under all limits, or returns the reason for the
+// chargeLocked promises a write its usage under all limits, or returns the reason for the
 // rejection.
-func (l *ledger) weighLocked(q *Quotas, w *Write) (*Reservation, error) {
+func (l *ledger) chargeLocked(q *Quotas, w *Write) (*Reservation, error) {
 	t := l.tracked[w.Resource.Base]
 	if t == nil {
 		return nil, nil
@@ -365,17 +365,17 @@ func (l *ledger) weighLocked(q *Quotas, w *Write) (*Reservation, error) {
 	}
 	p := &Reservation{quotas: q, ledger: l}
 	for _, c := range t.limits {
-		if taken := t.grows(c, w, now); len(taken) > 0 {
+		if taken := t.growth(c, w, now); len(taken) > 0 {
 			p.parts = append(p.parts, part{c.limit, taken})
 		}
 	}
 	for _, part := range p.parts { // prefer a final rejection to a temporary one
-		if err := part.limit.refuse(w, part.taken); err != nil {
+		if err := part.limit.checkRoom(w, part.usage); err != nil {
 			return nil, err
 		}
 	}
 	for _, part := range p.parts {
-		if err := part.limit.refuse(w, part.taken, part.limit.promised, part.limit.reserved); err != nil {
+		if err := part.limit.checkRoom(w, part.usage, part.limit.pending, part.limit.reserved); err != nil {
 			return nil, err
 		}
 	}
@@ -383,15 +383,15 @@ func (l *ledger) weighLocked(q *Quotas, w *Write) (*Reservation, error) {
 		return nil, nil
 	}
 	for _, part := range p.parts {
-		part.limit.promised.add(part.taken)
+		part.limit.pending.add(part.usage)
 	}
-	l.promises++
+	l.reservations++
 	return p, nil
 }
 
 // checkLimits returns an error if the object cannot be measured against the limits that apply to
 // it.
-func (t *tracked) checkLimits(w *Write, now time.Time) error {
+func (t *trackedType) checkLimits(w *Write, now time.Time) error {
 	for _, c := range t.limits {
 		if pod, ok := w.Object.(*corev1.Pod); ok && t.covers(c.limit, w.Object, now) {
 			if lacks := missing(pod, c.names); lacks != "" {
@@ -415,19 +415,19 @@ func (t *tracked) checkLimits(w *Write, now time.Time) error {
 	return nil
 }
 
-// grows returns the additional usage caused by a write under a limit. An object that enters the
+// growth returns the additional usage caused by a write under a limit. An object that enters the
 // scopes of the limit counts in full.
-func (t *tracked) grows(c *concern, w *Write, now time.Time) usage {
-	after := t.takes(c, w.Object, now)
+func (t *trackedType) growth(c *trackedLimit, w *Write, now time.Time) usage {
+	after := t.usageUnder(c, w.Object, now)
 	if w.Old == nil {
 		return after.growth(nil)
 	}
-	return after.growth(t.takes(c, w.Old, now))
+	return after.growth(t.usageUnder(c, w.Old, now))
 }
 
-// refuse returns an error if the limit has no room. With others, the amounts promised to other
-// writes, it returns errPromised, because those writes may fail.
-func (lim *limit) refuse(w *Write, taken usage, others ...usage) error {
+// checkRoom returns an error if the limit has no room. With others, the amounts promised to other
+// writes, it returns errReserved, because those writes may fail.
+func (lim *limit) checkRoom(w *Write, taken usage, others ...usage) error {
 	var exceeded []corev1.ResourceName
 	for name, q := range taken {
 		sum := lim.used[name]
@@ -446,7 +446,7 @@ func (lim *limit) refuse(w *Write, taken usage, others ...usage) error {
 	case len(others) > 0 && w.DryRun:
 		return nil
 	case len(others) > 0:
-		return errPromised
+		return errReserved
 	}
 	return w.forbidden("exceeded quota: %s, requested: %s, used: %s, limited: %s", lim.name, taken.of(exceeded), lim.used.of(exceeded),
 		usage(lim.spec.Hard).of(exceeded))

@@ -19,23 +19,23 @@ const reservedFor = 5 * time.Second
 
 // limit contains the limits of a quota and the current usage.
 type limit struct {
-	name           string
-	uid            types.UID
-	rev            int64 // revision of the known version
-	spec           corev1.ResourceQuotaSpec
-	status         corev1.ResourceQuotaStatus // as stored
-	requirements   []requirement
-	used, promised usage // for the names in spec.hard
-	unsaved        bool  // the stored status may be outdated
+	name          string
+	uid           types.UID
+	rev           int64 // revision of the known version
+	spec          corev1.ResourceQuotaSpec
+	status        corev1.ResourceQuotaStatus // as stored
+	requirements  []requirement
+	used, pending usage // for the names in spec.hard
+	unsaved       bool  // the stored status may be outdated
 
 	reserved      usage     // by a kube-apiserver, for expected objects
 	reservedUntil time.Time // expiry of the reservation
-	landed        usage     // the part of the reservation used by the last object
-	landedAt      int64     // revision of that object
+	consumed      usage     // the part of the reservation used by the last object
+	consumedAt    int64     // revision of that object
 }
 
 func newLimit(q *corev1.ResourceQuota, rev int64) *limit {
-	return &limit{name: q.Name, uid: q.UID, rev: rev, spec: q.Spec, status: q.Status, requirements: requirementsOf(&q.Spec), promised: usage{}, reserved: usage{}, unsaved: true}
+	return &limit{name: q.Name, uid: q.UID, rev: rev, spec: q.Spec, status: q.Status, requirements: requirementsOf(&q.Spec), pending: usage{}, reserved: usage{}, unsaved: true}
 }
 
 // counts reports whether both versions limit the same resources in the same scopes, which means
@@ -49,19 +49,19 @@ func sortedNames(list corev1.ResourceList) []corev1.ResourceName {
 	return slices.Sorted(maps.Keys(list))
 }
 
-// renew copies the spec, the status and the revision from other, which is another version of the
+// copyFrom copies the spec, the status and the revision from other, which is another version of the
 // quota.
-func (lim *limit) renew(other *limit) {
+func (lim *limit) copyFrom(other *limit) {
 	lim.rev, lim.spec, lim.status, lim.unsaved = other.rev, other.spec, other.status, true
 }
 
-// tells reports whether the stored status is correct.
-func (lim *limit) tells() bool {
-	return usage(lim.status.Hard).equal(usage(lim.spec.Hard)) && usage(lim.status.Used).equal(lim.told())
+// isStatusCurrent reports whether the stored status is correct.
+func (lim *limit) isStatusCurrent() bool {
+	return usage(lim.status.Hard).equal(usage(lim.spec.Hard)) && usage(lim.status.Used).equal(lim.statusUsage())
 }
 
-// whole reports whether the stored status has all limited names and the current limits.
-func (lim *limit) whole() bool {
+// isStatusComplete reports whether the stored status has all limited names and the current limits.
+func (lim *limit) isStatusComplete() bool {
 	for name := range lim.used {
 		if _, ok := lim.status.Used[name]; !ok {
 			return false
@@ -70,9 +70,9 @@ func (lim *limit) whole() bool {
 	return usage(lim.status.Hard).equal(usage(lim.spec.Hard))
 }
 
-// told returns the used amounts that the status should have: the usage plus the reservations. The
-// caller owns the result.
-func (lim *limit) told() usage {
+// statusUsage returns the used amounts that the status should have: the usage plus the
+// reservations. The caller owns the result.
+func (lim *limit) statusUsage() usage {
 	told := usage{}
 	told.add(lim.used)
 	told.add(lim.reserved)
@@ -83,9 +83,9 @@ func (lim *limit) told() usage {
 // was written in the same revision as a counted object.
 func (lim *limit) reserve(next *limit, together bool, now time.Time) {
 	if together {
-		if lim.landedAt == next.rev { // the reservation is for another object
-			lim.reserved.add(lim.landed)
-			lim.landed = nil
+		if lim.consumedAt == next.rev { // the reservation is for another object
+			lim.reserved.add(lim.consumed)
+			lim.consumed = nil
 		}
 		return
 	}
@@ -109,25 +109,25 @@ func (lim *limit) cover(told *limit) {
 	}
 }
 
-// land records an increase of the usage, which may use up reservations.
-func (lim *limit) land(grown usage, rev int64) {
-	lim.landedAt, lim.landed = rev, usage{}
+// addUsage records an increase of the usage, which may use up reservations.
+func (lim *limit) addUsage(grown usage, rev int64) {
+	lim.consumedAt, lim.consumed = rev, usage{}
 	for name, q := range grown {
 		rest, ok := lim.reserved[name]
 		if !ok {
 			continue
 		}
 		if rest.Cmp(q) <= 0 {
-			lim.landed[name] = rest
+			lim.consumed[name] = rest
 			delete(lim.reserved, name)
 			continue
 		}
-		lim.landed[name] = q
+		lim.consumed[name] = q
 		rest = rest.DeepCopy()
 		rest.Sub(q)
 		lim.reserved[name] = rest
 	}
-	lim.unsaved = lim.unsaved || len(lim.landed) > 0
+	lim.unsaved = lim.unsaved || len(lim.consumed) > 0
 }
 
 // expire drops reservations that are too old.

@@ -53,10 +53,10 @@ import (
 )
 
 const (
-	// patience is the maximum time that a write waits for other writes, as in kube-apiserver.
-	patience = 10 * time.Second
-	// lookAgain is the poll interval while waiting for another server to make room.
-	lookAgain = 200 * time.Millisecond
+	// chargeTimeout is the maximum time that a write waits for other writes, as in kube-apiserver.
+	chargeTimeout = 10 * time.Second
+	// pollInterval is the poll interval while waiting for another server to make room.
+	pollInterval = 200 * time.Millisecond
 )
 
 // Quotas enforces the ResourceQuotas of a server. A nil *Quotas enforces nothing.
@@ -108,9 +108,9 @@ type Write struct {
 	DryRun      bool             // check only, without a promise
 }
 
-// handled reports whether the write is checked against quotas. Other changes to the usage of an
+// isCounted reports whether the write is checked against quotas. Other changes to the usage of an
 // object, such as its phase or status, are only counted.
-func (w *Write) handled() bool {
+func (w *Write) isCounted() bool {
 	create := w.Old == nil
 	if w.Subresource != "" || create {
 		return w.Subresource == "" || w.Subresource == "resize" && w.Resource.Base == podBase
@@ -152,18 +152,18 @@ func (q *Quotas) Charge(ctx context.Context, w Write) (*Reservation, error) {
 }
 
 func (q *Quotas) charge(ctx context.Context, w *Write) (*Reservation, error) {
-	if !w.handled() {
+	if !w.isCounted() {
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, chargeTimeout)
 	defer cancel()
 	for confirmed := !q.shared; ; {
-		l, err := q.open(ctx, w.Object.GetNamespace())
+		l, err := q.openLedger(ctx, w.Object.GetNamespace())
 		if l == nil || err != nil {
-			return nil, outOfTime(ctx, err)
+			return nil, timeoutError(ctx, err)
 		}
-		promise, err := l.weighLocked(q, w)
-		wait := l.endedLocked(errors.Is(err, errPromised))
+		promise, err := l.chargeLocked(q, w)
+		wait := l.releasedLocked(errors.Is(err, errReserved))
 		q.mu.Unlock()
 		switch {
 		case wait == nil && (err == nil || confirmed):
@@ -171,30 +171,30 @@ func (q *Quotas) charge(ctx context.Context, w *Write) (*Reservation, error) {
 		case wait == nil: // another server may have made room
 			confirmed = true
 			if _, err := q.store.Current(ctx); err != nil {
-				return nil, outOfTime(ctx, err)
+				return nil, timeoutError(ctx, err)
 			}
 			continue
 		}
 		select {
 		case <-wait:
-		case <-q.elsewhere():
+		case <-q.pollTimer():
 		case <-ctx.Done():
-			return nil, outOfTime(ctx, ctx.Err())
+			return nil, timeoutError(ctx, ctx.Err())
 		}
 	}
 }
 
-// elsewhere returns a channel that fires after lookAgain, because other servers do not announce
+// pollTimer returns a channel that fires after pollInterval, because other servers do not announce
 // released promises. It returns nil if no other server shares the objects.
-func (q *Quotas) elsewhere() <-chan time.Time {
+func (q *Quotas) pollTimer() <-chan time.Time {
 	if !q.shared {
 		return nil
 	}
-	return time.After(lookAgain)
+	return time.After(pollInterval)
 }
 
-// outOfTime converts an error caused by the deadline of ctx to the error for the client.
-func outOfTime(ctx context.Context, err error) error {
+// timeoutError converts an error caused by the deadline of ctx to the error for the client.
+func timeoutError(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return apierrors.NewInternalError(errors.New("resource quota evaluation timed out"))
 	}
@@ -214,7 +214,7 @@ type Reservation struct {
 
 type part struct {
 	limit *limit
-	taken usage
+	usage usage
 }
 
 // Release ends a promise. The usage of a committed write is now counted, and the amount for a
@@ -227,9 +227,9 @@ func (p *Reservation) Release() {
 	defer p.quotas.mu.Unlock()
 	p.quotas.drainLocked()
 	for _, part := range p.parts {
-		part.limit.promised.subtract(part.taken)
+		part.limit.pending.subtract(part.usage)
 	}
-	p.ledger.promises--
+	p.ledger.reservations--
 	p.ledger.announceLocked()
 	if p.turn {
 		<-p.ledger.turn
@@ -287,7 +287,7 @@ func (q *Quotas) renewLocked(rec *store.Record) bool {
 	if q.shared && l.counted {
 		lim.reserve(renewed, l.changedAt == rec.Rev, time.Now())
 	}
-	lim.renew(renewed)
+	lim.copyFrom(renewed)
 	l.announceLocked() // there may be more room
 	q.announce()
 	return true
@@ -315,7 +315,7 @@ func (q *Quotas) refreshLocked() {
 	}
 	for _, l := range q.ledgers {
 		fresh := q.trackedBy(l.limits)
-		if !maps.EqualFunc(l.tracked, fresh, (*tracked).same) {
+		if !maps.EqualFunc(l.tracked, fresh, (*trackedType).equal) {
 			// A count that is already running uses the previous types. The clone makes it discard
 			// its result.
 			l.limits = slices.Clone(l.limits)
@@ -326,12 +326,12 @@ func (q *Quotas) refreshLocked() {
 }
 
 // trackedBy returns the types that are subject to the limits, by key prefix.
-func (q *Quotas) trackedBy(limits []*limit) map[string]*tracked {
-	all := map[string]*tracked{}
+func (q *Quotas) trackedBy(limits []*limit) map[string]*trackedType {
+	all := map[string]*trackedType{}
 	for _, lim := range limits {
 		for _, name := range sortedNames(lim.spec.Hard) {
 			if res := q.countable[name]; res != nil {
-				track(all, res).concern(lim, name, false)
+				track(all, res).addLimit(lim, name, false)
 				continue
 			}
 			for base, m := range measures {
@@ -340,7 +340,7 @@ func (q *Quotas) trackedBy(limits []*limit) map[string]*tracked {
 					if plural == "" {
 						group, plural = "", group
 					}
-					track(all, q.types.Lookup(group, "v1", plural)).concern(lim, name, true)
+					track(all, q.types.Lookup(group, "v1", plural)).addLimit(lim, name, true)
 				}
 			}
 		}
@@ -447,9 +447,9 @@ func (q *Quotas) drainLocked() {
 	}
 }
 
-// open returns the up-to-date ledger of a namespace with q.mu held. If the namespace has no quota,
-// or on error, it returns nil without the lock.
-func (q *Quotas) open(ctx context.Context, namespace string) (*ledger, error) {
+// openLedger returns the up-to-date ledger of a namespace with q.mu held. If the namespace has no
+// quota, or on error, it returns nil without the lock.
+func (q *Quotas) openLedger(ctx context.Context, namespace string) (*ledger, error) {
 	for {
 		q.mu.Lock()
 		q.refreshLocked()
@@ -468,12 +468,12 @@ func (q *Quotas) open(ctx context.Context, namespace string) (*ledger, error) {
 			q.mu.Unlock()
 			return nil, nil
 		case l.counted:
-			l.lapseLocked(q, time.Now())
+			l.expirePodsLocked(q, time.Now())
 			return l, nil
 		case l.counting != nil:
 			wait = l.counting
-		case l.promises > 0: // the count must include pending writes
-			wait = l.endedLocked(true)
+		case l.reservations > 0: // the count must include pending writes
+			wait = l.releasedLocked(true)
 		default:
 			if err := q.countLocked(ctx, l); err != nil {
 				return nil, err
@@ -500,7 +500,7 @@ func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
 	count := newCount(limits, tracked)
 	var err error
 	for base := range tracked {
-		if err = q.each(ctx, store.Span{Prefix: base + l.namespace + "/", Rev: at, SkipDamaged: true}, count.see); err != nil {
+		if err = q.each(ctx, store.Span{Prefix: base + l.namespace + "/", Rev: at, SkipDamaged: true}, count.add); err != nil {
 			break
 		}
 	}
@@ -515,7 +515,7 @@ func (q *Quotas) countLocked(ctx context.Context, l *ledger) error {
 	if err != nil || q.ledgers[l.namespace] != l || !sameSlice(limits, l.limits) {
 		return nil // the caller counts again if necessary
 	}
-	count.settleLocked(l)
+	count.applyLocked(l)
 	l.counted = true
 	if q.shared {
 		l.reserveLocked(time.Now())

@@ -126,7 +126,7 @@ func list(of map[corev1.ResourceName]string) corev1.ResourceList {
 // used is what some quotas say is used.
 func (b *bench) used(q *Quotas) map[string]string {
 	b.Helper()
-	l, err := q.open(context.Background(), "a")
+	l, err := q.openLedger(context.Background(), "a")
 	if l == nil || err != nil {
 		b.Fatal("no ledger", err)
 	}
@@ -134,8 +134,8 @@ func (b *bench) used(q *Quotas) map[string]string {
 	used := map[string]string{}
 	for _, lim := range l.limits {
 		used[lim.name] = lim.used.String()
-		if !lim.promised.equal(usage{}) {
-			for name, rest := range lim.promised {
+		if !lim.pending.equal(usage{}) {
+			for name, rest := range lim.pending {
 				if !rest.IsZero() {
 					b.Errorf("%s: %s of %s stays promised", lim.name, rest.String(), name)
 				}
@@ -293,12 +293,12 @@ func TestOverduePodIsFree(t *testing.T) {
 	if got := b.used(b.quotas)["q"]; got != "count/pods=1,pods=1" {
 		t.Error("while it has time:", got)
 	}
-	l, err := b.quotas.open(context.Background(), "a")
-	if err != nil || l.nextLapseLocked().Sub(at.Time.Truncate(time.Second)) != 30*time.Second {
-		t.Error("it ceases to count at", l.nextLapseLocked(), "deleted at", at, err)
+	l, err := b.quotas.openLedger(context.Background(), "a")
+	if err != nil || l.nextExpiryLocked().Sub(at.Time.Truncate(time.Second)) != 30*time.Second {
+		t.Error("it ceases to count at", l.nextExpiryLocked(), "deleted at", at, err)
 	}
-	l.lapseLocked(b.quotas, at.Add(31*time.Second))
-	if got := l.limits[0].used.String(); got != "count/pods=1,pods=0" || len(l.leaving) != 0 {
+	l.expirePodsLocked(b.quotas, at.Add(31*time.Second))
+	if got := l.limits[0].used.String(); got != "count/pods=1,pods=0" || len(l.deleting) != 0 {
 		t.Error("after that:", got)
 	}
 	b.quotas.mu.Unlock()
@@ -500,7 +500,7 @@ func TestLedgerOutlivesCompaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	storetest.Forget(t, b.st)
-	if l, err := b.quotas.open(context.Background(), "a"); l != nil || err != nil {
+	if l, err := b.quotas.openLedger(context.Background(), "a"); l != nil || err != nil {
 		t.Errorf("a quota that has gone holds: %v", err)
 	}
 }

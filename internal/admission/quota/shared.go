@@ -37,9 +37,9 @@ import (
 	"apilet/internal/store"
 )
 
-// together is the maximum number of statuses written in one revision, because etcd allows 128
+// maxStatuses is the maximum number of statuses written in one revision, because etcd allows 128
 // operations in a transaction. Quotas beyond it are enforced by each server separately.
-const together = 100
+const maxStatuses = 100
 
 // Shared reports whether the promised write has to be committed together with the changes from
 // StatusChanges. It returns false for a nil promise.
@@ -49,19 +49,19 @@ func (p *Reservation) Shared() bool { return p != nil && p.quotas.shared }
 // promised write, or an error if there is no room any more. It may be called again. Until Release,
 // this server charges no other write to the namespace.
 func (p *Reservation) StatusChanges(ctx context.Context, save SaveFunc) ([]store.Change, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, chargeTimeout)
 	defer cancel()
 	for confirmed := false; p.ledger != nil; {
 		if err := p.takeTurn(ctx); err != nil {
-			return nil, outOfTime(ctx, err)
+			return nil, timeoutError(ctx, err)
 		}
 		changes, bare, err := p.statuses()
 		var wait time.Duration
 		switch {
 		case errors.Is(err, errOutdated):
-			err = p.renew(ctx)
-		case errors.Is(err, errPromised):
-			err, wait = nil, lookAgain
+			err = p.recharge(ctx)
+		case errors.Is(err, errReserved):
+			err, wait = nil, pollInterval
 		case errors.Is(err, errBehind):
 			err, wait = nil, time.Millisecond
 		case err != nil && !confirmed:
@@ -78,7 +78,7 @@ func (p *Reservation) StatusChanges(ctx context.Context, save SaveFunc) ([]store
 			err = pause(ctx, wait)
 		}
 		if err != nil {
-			return nil, outOfTime(ctx, err)
+			return nil, timeoutError(ctx, err)
 		}
 	}
 	return nil, nil // no quota applies any more
@@ -115,8 +115,8 @@ func (p *Reservation) takeTurn(ctx context.Context) error {
 	}
 }
 
-// renew charges the write again after the quotas have changed. There may be none left.
-func (p *Reservation) renew(ctx context.Context) error {
+// recharge charges the write again after the quotas have changed. There may be none left.
+func (p *Reservation) recharge(ctx context.Context) error {
 	write := p.write
 	p.Release()
 	fresh, err := p.quotas.charge(ctx, write)
@@ -128,7 +128,7 @@ func (p *Reservation) renew(ctx context.Context) error {
 }
 
 // statuses computes the changes for StatusChanges. bare is a status that must be completed first.
-func (p *Reservation) statuses() (changes []store.Change, bare *account, err error) {
+func (p *Reservation) statuses() (changes []store.Change, bare *statusUpdate, err error) {
 	q, l := p.quotas, p.ledger
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -137,15 +137,15 @@ func (p *Reservation) statuses() (changes []store.Change, bare *account, err err
 	if q.ledgers[l.namespace] != l || l.stale || !l.counted {
 		return nil, nil, errOutdated
 	}
-	l.lapseLocked(q, time.Now())
+	l.expirePodsLocked(q, time.Now())
 	for _, part := range p.parts {
-		if err := cmp.Or(part.limit.refuse(p.write, part.taken), part.limit.refuse(p.write, part.taken, part.limit.reserved)); err != nil {
+		if err := cmp.Or(part.limit.checkRoom(p.write, part.usage), part.limit.checkRoom(p.write, part.usage, part.limit.reserved)); err != nil {
 			return nil, nil, err
 		}
 	}
-	for _, part := range p.parts[:min(len(p.parts), together)] {
-		if !part.limit.whole() {
-			a := q.accountLocked(l, part.limit)
+	for _, part := range p.parts[:min(len(p.parts), maxStatuses)] {
+		if !part.limit.isStatusComplete() {
+			a := q.statusUpdateLocked(l, part.limit)
 			return nil, &a, nil
 		}
 		change, err := q.statusLocked(l, part)
@@ -171,8 +171,8 @@ func (q *Quotas) statusLocked(l *ledger, part part) (store.Change, error) {
 	if err != nil {
 		return store.Change{}, err
 	}
-	used := part.limit.told()
-	used.add(part.taken)
+	used := part.limit.statusUsage()
+	used.add(part.usage)
 	obj.(*corev1.ResourceQuota).Status.Used = used.list()
 	json, revAt, err := res.EncodeStored(obj)
 	return store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, Deleting: rec.Deleting, JSON: json, RevAt: revAt}, err

@@ -20,11 +20,11 @@ func TestWhatIsReserved(t *testing.T) {
 	status := func(rev int64, used string, together bool) {
 		next := version(rev, used)
 		lim.reserve(next, together, now)
-		lim.renew(next)
+		lim.copyFrom(next)
 	}
 	comes := func(rev int64) {
 		lim.used.add(pods("1"))
-		lim.land(pods("1"), rev)
+		lim.addUsage(pods("1"), rev)
 	}
 	for _, step := range []struct {
 		what string

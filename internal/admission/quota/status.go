@@ -69,7 +69,7 @@ func (q *Quotas) sleep(ctx context.Context, wake <-chan struct{}, next time.Time
 }
 
 // An account is the status to be written to a quota.
-type account struct {
+type statusUpdate struct {
 	namespace, name string
 	uid             types.UID
 	// Resource version of the quota that the account is for. It is set if another server may have
@@ -78,8 +78,8 @@ type account struct {
 	used corev1.ResourceList
 }
 
-func (q *Quotas) accountLocked(l *ledger, lim *limit) account {
-	a := account{namespace: l.namespace, name: lim.name, uid: lim.uid, used: lim.told().list()}
+func (q *Quotas) statusUpdateLocked(l *ledger, lim *limit) statusUpdate {
+	a := statusUpdate{namespace: l.namespace, name: lim.name, uid: lim.uid, used: lim.statusUsage().list()}
 	if q.shared {
 		a.rev = strconv.FormatInt(lim.rev, 10)
 	}
@@ -103,10 +103,10 @@ func (q *Quotas) round(ctx context.Context, save SaveFunc) (next time.Time, err 
 }
 
 // unsaved returns the statuses to be written in all namespaces whose usage can be computed.
-func (q *Quotas) unsaved(ctx context.Context) (accounts []account, next time.Time, err error) {
+func (q *Quotas) unsaved(ctx context.Context) (accounts []statusUpdate, next time.Time, err error) {
 	var errs []error
 	for _, namespace := range q.limited() {
-		l, err := q.open(ctx, namespace)
+		l, err := q.openLedger(ctx, namespace)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("counting what is used in namespace %s: %w", namespace, err))
 		}
@@ -114,12 +114,12 @@ func (q *Quotas) unsaved(ctx context.Context) (accounts []account, next time.Tim
 			continue
 		}
 		for _, lim := range l.limits {
-			if lim.unsaved && !lim.tells() {
-				accounts = append(accounts, q.accountLocked(l, lim))
+			if lim.unsaved && !lim.isStatusCurrent() {
+				accounts = append(accounts, q.statusUpdateLocked(l, lim))
 			}
 			lim.unsaved = false
 		}
-		next = sooner(next, l.nextLapseLocked())
+		next = earlier(next, l.nextExpiryLocked())
 		q.mu.Unlock()
 	}
 	return accounts, next, errors.Join(errs...)
@@ -132,15 +132,15 @@ func (q *Quotas) limited() (namespaces []string) {
 	q.refreshLocked()
 	q.drainLocked()
 	for namespace, l := range q.ledgers {
-		if l.concernsWriterLocked() {
+		if l.needsStatusWriteLocked() {
 			namespaces = append(namespaces, namespace)
 		}
 	}
 	return namespaces
 }
 
-func (l *ledger) concernsWriterLocked() bool {
-	if !l.counted || len(l.leaving) > 0 {
+func (l *ledger) needsStatusWriteLocked() bool {
+	if !l.counted || len(l.deleting) > 0 {
 		return true
 	}
 	for _, lim := range l.limits {
@@ -152,7 +152,7 @@ func (l *ledger) concernsWriterLocked() bool {
 }
 
 // write updates the status of the stored quota. Equal quantities keep their notation.
-func (a *account) write(stored *corev1.ResourceQuota) {
+func (a *statusUpdate) write(stored *corev1.ResourceQuota) {
 	if stored.UID != a.uid || a.rev != "" && a.rev != stored.ResourceVersion {
 		return // a later version will follow in the log
 	}
@@ -165,7 +165,7 @@ func (a *account) write(stored *corev1.ResourceQuota) {
 }
 
 // markUnsaved marks the status of an account to be written again.
-func (q *Quotas) markUnsaved(a *account) {
+func (q *Quotas) markUnsaved(a *statusUpdate) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := q.ledgers[a.namespace]

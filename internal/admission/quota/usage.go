@@ -248,13 +248,13 @@ func isOver(pod *corev1.Pod, now time.Time) bool {
 	if pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
 		return true
 	}
-	lapse := lapseOf(pod)
+	lapse := graceEnd(pod)
 	return !lapse.IsZero() && now.After(lapse)
 }
 
-// lapseOf returns the end of the grace period of a pod that is being deleted. From then on the pod
-// does not count. lapseOf returns the zero time for other pods.
-func lapseOf(pod *corev1.Pod) time.Time {
+// graceEnd returns the end of the grace period of a pod that is being deleted. From then on the pod
+// does not count. graceEnd returns the zero time for other pods.
+func graceEnd(pod *corev1.Pod) time.Time {
 	if pod.DeletionTimestamp == nil || pod.DeletionGracePeriodSeconds == nil {
 		return time.Time{}
 	}
@@ -312,7 +312,7 @@ func podInScope(obj scheme.Object, r *requirement, _ time.Time) bool {
 	case corev1.ResourceQuotaScopePriorityClass:
 		return r.matches(pod.Spec.PriorityClassName)
 	case corev1.ResourceQuotaScopeCrossNamespacePodAffinity:
-		return looksAbroad(pod)
+		return selectsOtherNamespaces(pod)
 	}
 	return false
 }
@@ -326,8 +326,8 @@ func isBestEffort(pod *corev1.Pod) bool {
 	return qos.GetPodQOS(pod) == corev1.PodQOSBestEffort
 }
 
-// looksAbroad reports whether the affinity of a pod selects pods of other namespaces.
-func looksAbroad(pod *corev1.Pod) bool {
+// selectsOtherNamespaces reports whether the affinity of a pod selects pods of other namespaces.
+func selectsOtherNamespaces(pod *corev1.Pod) bool {
 	abroad := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) bool {
 		names := func(t *corev1.PodAffinityTerm) bool { return len(t.Namespaces) != 0 || t.NamespaceSelector != nil }
 		return slices.ContainsFunc(required, func(t corev1.PodAffinityTerm) bool { return names(&t) }) ||

@@ -33,20 +33,20 @@ import (
 )
 
 const (
-	callTimeout = 30 * time.Second
-	tries       = 5
-	firstWait   = 500 * time.Millisecond
-	answerMost  = 1 << 20 // bytes
-	cachedMost  = 8192    // responses
-	cachedBytes = 8 << 20 // total size of the cached responses
+	callTimeout    = 30 * time.Second
+	maxAttempts    = 5
+	firstBackoff   = 500 * time.Millisecond
+	maxAnswerBytes = 1 << 20 // bytes
+	maxCached      = 8192    // responses
+	maxCachedBytes = 8 << 20 // total size of the cached responses
 	// MaxText is the maximum length in bytes of a reason or an error from a webhook.
 	MaxText = 1 << 10
 	agent   = "apilet"
 )
 
-// ask posts a review, decodes the response, and returns the size of the response. It retries after
-// temporary errors. The texts of errors are limited to MaxText.
-func ask(ctx context.Context, client *kubeconfig.Client, review, answer any, kind string) (size int, err error) {
+// postReview posts a review, decodes the response, and returns the size of the response. It retries
+// after temporary errors. The texts of errors are limited to MaxText.
+func postReview(ctx context.Context, client *kubeconfig.Client, review, answer any, kind string) (size int, err error) {
 	text, err := post(ctx, client, review)
 	if err == nil {
 		err = read(text, answer, kind)
@@ -60,11 +60,11 @@ func ask(ctx context.Context, client *kubeconfig.Client, review, answer any, kin
 // A callError is an error whose text may contain text from the webhook.
 type callError struct{ error }
 
-func (e *callError) Error() string { return shortened(e.error.Error()) }
+func (e *callError) Error() string { return truncate(e.error.Error()) }
 func (e *callError) Unwrap() error { return e.error }
 
-// shortened truncates a text to MaxText bytes.
-func shortened(text string) string {
+// truncate truncates a text to MaxText bytes.
+func truncate(text string) string {
 	if len(text) <= MaxText {
 		return text
 	}
@@ -76,17 +76,17 @@ func post(ctx context.Context, client *kubeconfig.Client, review any) ([]byte, e
 	if err != nil {
 		return nil, err
 	}
-	wait := firstWait
+	wait := firstBackoff
 	for try := 1; ; try++ {
-		code, text, err := client.Post(ctx, body, answerMost)
+		code, text, err := client.Post(ctx, body, maxAnswerBytes)
 		again := err != nil && utilnet.IsConnectionReset(err) || code == http.StatusTooManyRequests || code == http.StatusInternalServerError || code == http.StatusGatewayTimeout
 		if err == nil && (code < 200 || code > http.StatusPartialContent) {
-			err = fmt.Errorf("the webhook answered with status %d", code)
+			err = fmt.Errorf("the webhook responded with status %d", code)
 		}
 		if err == nil {
 			return text, nil
 		}
-		if !again || try == tries || ctx.Err() != nil {
+		if !again || try == maxAttempts || ctx.Err() != nil {
 			return nil, err
 		}
 		select {
@@ -101,10 +101,10 @@ func post(ctx context.Context, client *kubeconfig.Client, review any) ([]byte, e
 func read(text []byte, answer any, kind string) error {
 	var head metav1.TypeMeta
 	if err := json.Unmarshal(text, &head); err != nil {
-		return fmt.Errorf("the webhook's answer is no JSON: %w", err)
+		return fmt.Errorf("the webhook's response is not JSON: %w", err)
 	}
 	if head.Kind != kind {
-		return fmt.Errorf("the webhook answered with a %q, not with a %s", head.Kind, kind)
+		return fmt.Errorf("the webhook responded with a %q instead of a %s", head.Kind, kind)
 	}
 	return json.Unmarshal(text, answer)
 }

@@ -89,7 +89,7 @@ func LoadPlan(data []byte, before *Plan) (*Plan, error) {
 	}
 	plan, err := newPlan(compiler, config)
 	if err == nil && before != nil && !slices.Equal(plan.types(), before.types()) {
-		return nil, fmt.Errorf("authorization config must contain the same authorizer types as at the start, but for webhooks: %s", strings.Join(before.types(), ", "))
+		return nil, fmt.Errorf("authorization config must contain the same authorizer types as at the start, except for webhooks: %s", strings.Join(before.types(), ", "))
 	}
 	return plan, err
 }
@@ -168,12 +168,12 @@ type Authorizer struct {
 }
 
 func newAuthorizer(compiler authorizationcel.Compiler, one apiserver.AuthorizerConfiguration) (*Authorizer, error) {
-	a := &Authorizer{name: one.Name, config: *one.Webhook, cache: ttlcache.Cache[authorizationv1.SubjectAccessReviewStatus]{MaxEntries: cachedMost}}
+	a := &Authorizer{name: one.Name, config: *one.Webhook, cache: ttlcache.Cache[authorizationv1.SubjectAccessReviewStatus]{MaxEntries: maxCached}}
 	if v := a.config.SubjectAccessReviewVersion; v != "v1" && v != "v1beta1" {
 		return nil, fmt.Errorf("unsupported webhook authorizer version %q, supported versions are %q, %q", v, "v1", "v1beta1")
 	}
 	if a.config.ConnectionInfo.Type != apiserver.AuthorizationWebhookConnectionInfoTypeKubeConfigFile {
-		return nil, fmt.Errorf("connectionInfo.type %s is not here: a KubeConfigFile says where the webhook is", a.config.ConnectionInfo.Type)
+		return nil, fmt.Errorf("connectionInfo.type %s is not supported: use KubeConfigFile", a.config.ConnectionInfo.Type)
 	}
 	if a.config.FailurePolicy == apiserver.FailurePolicyDeny {
 		a.onError = Deny
@@ -212,11 +212,11 @@ func (a *Authorizer) Decide(u request.User, info request.Info) (Verdict, string,
 	hash := sha256.Sum256(key)
 	status, cached := a.cache.Get(hash, time.Now())
 	if !cached {
-		if status, err = a.ask(ctx, review.Spec); err != nil {
+		if status, err = a.review(ctx, review.Spec); err != nil {
 			return a.onError, "", fmt.Errorf("webhook authorizer %q: %w", a.name, err)
 		}
-		if worthKeeping(info) {
-			a.keep(hash, status)
+		if isCacheable(info) {
+			a.cacheDecision(hash, status)
 		}
 	}
 	switch {
@@ -230,7 +230,7 @@ func (a *Authorizer) Decide(u request.User, info request.Info) (Verdict, string,
 	return NoOpinion, status.Reason, nil
 }
 
-func (a *Authorizer) keep(hash [sha256.Size]byte, status authorizationv1.SubjectAccessReviewStatus) {
+func (a *Authorizer) cacheDecision(hash [sha256.Size]byte, status authorizationv1.SubjectAccessReviewStatus) {
 	now := time.Now()
 	switch {
 	case status.Allowed && a.config.CacheAuthorizedRequests:
@@ -240,16 +240,16 @@ func (a *Authorizer) keep(hash [sha256.Size]byte, status authorizationv1.Subject
 	}
 }
 
-// worthKeeping reports whether the decision may be cached. Users can choose long names, and
+// isCacheable reports whether the decision may be cached. Users can choose long names, and
 // decisions for such requests are not cached.
-func worthKeeping(info request.Info) bool {
+func isCacheable(info request.Info) bool {
 	const most = 10000
 	return len(info.Namespace)+len(info.Verb)+len(info.Group)+len(info.Version)+len(info.Resource)+len(info.Subresource)+len(info.Name)+len(info.Path) < most
 }
 
-// ask posts the review in the API version of the webhook. In v1beta1 the field groups is named
+// review posts the review in the API version of the webhook. In v1beta1 the field groups is named
 // group.
-func (a *Authorizer) ask(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
+func (a *Authorizer) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (authorizationv1.SubjectAccessReviewStatus, error) {
 	var review any = &authorizationv1.SubjectAccessReview{TypeMeta: metav1.TypeMeta{Kind: "SubjectAccessReview", APIVersion: "authorization.k8s.io/v1"}, Spec: spec}
 	if a.config.SubjectAccessReviewVersion == "v1beta1" {
 		text, err := json.Marshal(spec)
@@ -267,11 +267,11 @@ func (a *Authorizer) ask(ctx context.Context, spec authorizationv1.SubjectAccess
 	var answer struct {
 		Status authorizationv1.SubjectAccessReviewStatus `json:"status"`
 	}
-	if _, err := ask(ctx, a.client, review, &answer, "SubjectAccessReview"); err != nil {
+	if _, err := postReview(ctx, a.client, review, &answer, "SubjectAccessReview"); err != nil {
 		return authorizationv1.SubjectAccessReviewStatus{}, err
 	}
-	said := answer.Status
-	return authorizationv1.SubjectAccessReviewStatus{Allowed: said.Allowed, Denied: said.Denied, Reason: shortened(said.Reason)}, nil
+	status := answer.Status
+	return authorizationv1.SubjectAccessReviewStatus{Allowed: status.Allowed, Denied: status.Denied, Reason: truncate(status.Reason)}, nil
 }
 
 func specOf(u request.User, info request.Info) authorizationv1.SubjectAccessReviewSpec {

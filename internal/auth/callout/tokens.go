@@ -42,7 +42,7 @@ func NewTokens(config TokensConfig) (*Tokens, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Tokens{TokensConfig: config, client: client, cache: ttlcache.Cache[authenticationv1.TokenReviewStatus]{MaxEntries: cachedMost, MaxBytes: cachedBytes}}, nil
+	return &Tokens{TokensConfig: config, client: client, cache: ttlcache.Cache[authenticationv1.TokenReviewStatus]{MaxEntries: maxCached, MaxBytes: maxCachedBytes}}, nil
 }
 
 // User returns the user of a token, and the given audiences for which it is valid. own are the
@@ -57,12 +57,12 @@ func (t *Tokens) User(ctx context.Context, token string, audiences, own []string
 		var answer authenticationv1.TokenReview
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
-		size, err := ask(ctx, t.client, &review, &answer, "TokenReview")
+		size, err := postReview(ctx, t.client, &review, &answer, "TokenReview")
 		if err != nil {
 			return u, nil, false, err
 		}
 		status = answer.Status
-		status.Error = shortened(status.Error)
+		status.Error = truncate(status.Error)
 		if status.Error == "" { // errors are not cached
 			now := time.Now()
 			t.cache.PutSized(key, status, size, now, now.Add(t.TTL))

@@ -37,7 +37,7 @@ import (
 	"apilet/internal/clock"
 )
 
-const madeHere = "apilet-ca" // the common name of an authority that apilet has created
+const ownAuthorityName = "apilet-ca" // the common name of an authority that apilet has created
 
 // Share changes the value that the servers share. decide receives the current value, or nil if
 // there is none. It returns the new value, or nil to leave the value unchanged. Share calls decide
@@ -62,7 +62,7 @@ func (f *Folder) openAuthority() error {
 	} else {
 		err = f.Share(func(value []byte) (next []byte, err error) {
 			if theirs, err = readShared(value); err == nil {
-				next, err = f.settle(own, theirs)
+				next, err = f.decideAuthority(own, theirs)
 			}
 			if bytes.Equal(next, value) {
 				return nil, err
@@ -73,7 +73,7 @@ func (f *Folder) openAuthority() error {
 	if err != nil {
 		return err
 	}
-	f.tellChoice(own, theirs)
+	f.logChoice(own, theirs)
 	switch {
 	case own == nil:
 		return f.save("ca", f.Authority)
@@ -98,10 +98,10 @@ func (f *Folder) readAuthority() (*KeyPair, error) {
 	switch {
 	case err != nil:
 	case !ca.Cert.IsCA:
-		err = errors.New("the certificate is not an authority's")
+		err = errors.New("the certificate is not a CA certificate")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the authority in %s and %s is no good: %w; restore both files, or remove both and give the new ca.crt to every client",
+		return nil, fmt.Errorf("the CA in %s and %s is invalid: %w; restore both files, or remove both and give the new ca.crt to every client",
 			f.file("ca.crt"), f.file("ca.key"), err)
 	}
 	return ca, nil
@@ -118,30 +118,30 @@ func readShared(value []byte) (*KeyPair, error) {
 	switch block, _ := pem.Decode(pair.CertPEM); {
 	case err != nil:
 	case block == nil:
-		err = errors.New("it holds no PEM certificate")
+		err = errors.New("it contains no PEM certificate")
 	case v.Key != "":
 		pair, err = parsePair(pair.CertPEM, []byte(v.Key))
 	default:
 		pair.Cert, err = x509.ParseCertificate(block.Bytes)
 	}
 	if err == nil && !pair.Cert.IsCA {
-		err = errors.New("its certificate is not an authority's")
+		err = errors.New("its certificate is not a CA certificate")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the authority that the servers on this etcd share is no good: %w", err)
+		return nil, fmt.Errorf("the CA that the servers on this etcd share is invalid: %w", err)
 	}
 	return pair, nil
 }
 
-// settle chooses the authority and returns the new shared value, or nil to leave the value
+// decideAuthority chooses the authority and returns the new shared value, or nil to leave the value
 // unchanged.
-func (f *Folder) settle(own, theirs *KeyPair) (next []byte, err error) {
+func (f *Folder) decideAuthority(own, theirs *KeyPair) (next []byte, err error) {
 	var tell bool
 	if f.Authority, tell, err = f.choose(own, theirs); err != nil || !tell {
 		return nil, err
 	}
 	v := sharedAuthority{Certificate: string(f.Authority.CertPEM)}
-	if !f.Authority.handedIn() {
+	if !f.Authority.isProvided() {
 		v.Key = string(f.Authority.KeyPEM)
 	}
 	return json.Marshal(v)
@@ -155,12 +155,12 @@ func (f *Folder) choose(own, theirs *KeyPair) (use *KeyPair, tell bool, err erro
 		use, err = f.newAuthority()
 		return use, true, err
 	case own == nil && theirs.key == nil:
-		return nil, false, fmt.Errorf("the servers on this etcd have an authority that was handed in (%s), whose key is not in etcd: put its ca.crt and ca.key here before the start",
+		return nil, false, fmt.Errorf("the servers on this etcd use a CA that the administrator provided (%s), whose key is not in etcd: put its ca.crt and ca.key here before the start",
 			theirs.Cert.Subject)
 	case own == nil:
 		use, tell = theirs, true
 	case theirs == nil || !own.hasKeyOf(theirs):
-		use, tell = own, theirs == nil || own.handedIn()
+		use, tell = own, theirs == nil || own.isProvided()
 	case theirs.Cert.NotAfter.After(own.Cert.NotAfter):
 		use, err = parsePair(theirs.CertPEM, own.KeyPEM)
 		tell = true
@@ -168,20 +168,20 @@ func (f *Folder) choose(own, theirs *KeyPair) (use *KeyPair, tell bool, err erro
 		use, tell = own, true
 	}
 	if err == nil && !f.Now().Add(authorityRenew).Before(use.Cert.NotAfter) {
-		use, err = f.prolong(use)
+		use, err = f.renewAuthority(use)
 	}
 	return use, tell, err
 }
 
 func (f *Folder) newAuthority() (*KeyPair, error) {
-	return newPair(&x509.Certificate{Subject: pkix.Name{CommonName: madeHere}, NotBefore: clock.Earliest, NotAfter: f.Now().Add(authorityLife), IsCA: true,
+	return newPair(&x509.Certificate{Subject: pkix.Name{CommonName: ownAuthorityName}, NotBefore: clock.Earliest, NotAfter: f.Now().Add(authorityLife), IsCA: true,
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature}, nil)
 }
 
-// prolong renews the certificate of an authority with the same key and name. Certificates that the
-// authority has signed stay valid. Clients with the old certificate accept new signatures until the
-// old certificate expires.
-func (f *Folder) prolong(ca *KeyPair) (*KeyPair, error) {
+// renewAuthority renews the certificate of an authority with the same key and name. Certificates
+// that the authority has signed stay valid. Clients with the old certificate accept new signatures
+// until the old certificate expires.
+func (f *Folder) renewAuthority(ca *KeyPair) (*KeyPair, error) {
 	tmpl := *ca.Cert
 	tmpl.SerialNumber, tmpl.SignatureAlgorithm, tmpl.NotAfter = nil, x509.UnknownSignatureAlgorithm, f.Now().Add(authorityLife)
 	if tmpl.NotBefore.After(clock.Earliest) {
@@ -190,29 +190,29 @@ func (f *Folder) prolong(ca *KeyPair) (*KeyPair, error) {
 	return sign(&tmpl, ca.key, nil)
 }
 
-// handedIn reports whether an administrator provided the authority.
-func (p *KeyPair) handedIn() bool { return p.Cert.Subject.CommonName != madeHere }
+// isProvided reports whether an administrator provided the authority.
+func (p *KeyPair) isProvided() bool { return p.Cert.Subject.CommonName != ownAuthorityName }
 
 // hasKeyOf reports whether both certificates have the same public key.
 func (p *KeyPair) hasKeyOf(other *KeyPair) bool {
 	return bytes.Equal(p.Cert.RawSubjectPublicKeyInfo, other.Cert.RawSubjectPublicKeyInfo)
 }
 
-// tellChoice logs the choice of the authority.
-func (f *Folder) tellChoice(own, theirs *KeyPair) {
+// logChoice logs the choice of the authority.
+func (f *Folder) logChoice(own, theirs *KeyPair) {
 	log := f.Log.With().Str("file", f.file("ca.crt")).Logger()
 	switch {
 	case own == nil && theirs == nil && f.Dir != "":
 		log.Info().Msg("created a certificate authority")
 	case own == nil && theirs != nil:
 		log.Info().Msg("copied the certificate authority that the servers on this etcd share")
-	case theirs != nil && !own.hasKeyOf(theirs) && own.handedIn():
+	case theirs != nil && !own.hasKeyOf(theirs) && own.isProvided():
 		log.Warn().Stringer("authority", own.Cert.Subject).Stringer("before", theirs.Cert.Subject).
 			Msg("the authority that was handed in takes the place of the one that the servers on this etcd shared: give it to each of them, and ca.crt to all clients")
 	case theirs != nil && !own.hasKeyOf(theirs):
 		log.Warn().Msg("this server's CA differs from the one that the servers on this etcd share, and stays in use: their clients do not trust it. " +
 			"To use the shared one, remove ca.crt and ca.key here and restart")
-	case theirs == nil && f.Share != nil && own != nil && own.handedIn():
+	case theirs == nil && f.Share != nil && own != nil && own.isProvided():
 		log.Info().Stringer("authority", own.Cert.Subject).Msg("using the CA that you provided: copy its ca.crt and ca.key to each server on this etcd, since the key is not shared")
 	}
 	last := own

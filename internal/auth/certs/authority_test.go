@@ -180,7 +180,7 @@ func TestWhichAuthorityIsUsed(t *testing.T) {
 // TestSharedCertificateIsMadeAnewOnce when it is about to end; the others take it, and all keys stay.
 func TestSharedCertificateIsMadeAnewOnce(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{madeHere, "acme"} {
+	for _, name := range []string{ownAuthorityName, "acme"} {
 		var a agreement
 		now := time.Now()
 		clock := func() time.Time { return now }
@@ -221,7 +221,7 @@ func TestSharedCertificateIsMadeAnewOnce(t *testing.T) {
 		if a.written != written+1 {
 			t.Errorf("%s: the value was written %d times", name, a.written-written)
 		}
-		if _, key := a.holds(t); key != (name == madeHere) {
+		if _, key := a.holds(t); key != (name == ownAuthorityName) {
 			t.Errorf("%s: the key is shared: %v", name, key)
 		}
 	}
@@ -248,7 +248,7 @@ func TestSharedRubbishStartsNobody(t *testing.T) {
 		"a CSR":        text(sharedAuthority{Certificate: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"})} {
 		a, dir := agreement{value: []byte(value)}, t.TempDir()
 		_, _, err := a.join(dir, time.Now)
-		if err == nil || !strings.Contains(err.Error(), "the authority that the servers on this etcd share is no good") || strings.Contains(err.Error(), "PRIVATE") {
+		if err == nil || !strings.Contains(err.Error(), "the CA that the servers on this etcd share is invalid") || strings.Contains(err.Error(), "PRIVATE") {
 			t.Errorf("%s: %v", title, err)
 		}
 		if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) > 0 || string(a.value) != value {

@@ -61,9 +61,9 @@ const (
 	authorityRenew  = 365 * 24 * time.Hour
 	certificateLife = 365 * 24 * time.Hour
 	// RenewBefore is the remaining validity at which Renew replaces a certificate.
-	RenewBefore = 30 * 24 * time.Hour
-	soonAtMost  = 14 * 24 * time.Hour // see CheckExpiry
-	soonShare   = 10                  // see CheckExpiry
+	RenewBefore    = 30 * 24 * time.Hour
+	maxRenewBefore = 14 * 24 * time.Hour // see CheckExpiry
+	soonShare      = 10                  // see CheckExpiry
 
 	// CheckInterval is the minimum time between two checks of a followed file.
 	CheckInterval = 20 * time.Millisecond
@@ -75,25 +75,25 @@ const (
 // is safe for concurrent use. Callers check the files, but only once per CheckInterval, so that
 // thousands of requests a second do not need as many system calls.
 type Dynamic[T any] struct {
-	paths  []string
-	parse  func(contents [][]byte) (*T, error)
-	log    zerolog.Logger
-	began  time.Time
-	last   atomic.Pointer[reading[T]]
-	looked atomic.Int64 // start of the last check, in nanoseconds since began
+	paths     []string
+	parse     func(contents [][]byte) (*T, error)
+	log       zerolog.Logger
+	began     time.Time
+	last      atomic.Pointer[reading[T]]
+	lastCheck atomic.Int64 // start of the last check, in nanoseconds since began
 }
 
 // reading is a value and the state of the files before they were read. The value is older if the
 // files were invalid.
 type reading[T any] struct {
-	looks []os.FileInfo // nil if the file does not exist
+	stats []os.FileInfo // nil if the file does not exist
 	value *T
 }
 
 // NewDynamic reads the files for the first time and returns errors to the caller.
 func NewDynamic[T any](log zerolog.Logger, parse func(contents [][]byte) (*T, error), paths ...string) (*Dynamic[T], error) {
 	f := &Dynamic[T]{paths: paths, parse: parse, log: log, began: time.Now()}
-	looks := f.look()
+	looks := f.stat()
 	value, err := f.read()
 	if err != nil {
 		return nil, err
@@ -105,12 +105,12 @@ func NewDynamic[T any](log zerolog.Logger, parse func(contents [][]byte) (*T, er
 // Current returns the current value of the files, which may be CheckInterval old. It returns the
 // same pointer until a file changes.
 func (f *Dynamic[T]) Current() *T {
-	last, looked, now := f.last.Load(), f.looked.Load(), int64(time.Since(f.began))
-	if now-looked < int64(CheckInterval) || !f.looked.CompareAndSwap(looked, now) { // another goroutine checks now
+	last, looked, now := f.last.Load(), f.lastCheck.Load(), int64(time.Since(f.began))
+	if now-looked < int64(CheckInterval) || !f.lastCheck.CompareAndSwap(looked, now) { // another goroutine checks now
 		return last.value
 	}
-	looks := f.look()
-	if slices.EqualFunc(looks, last.looks, sameLook) {
+	looks := f.stat()
+	if slices.EqualFunc(looks, last.stats, equalStats) {
 		return last.value
 	}
 	value, err := f.read()
@@ -128,9 +128,9 @@ func (f *Dynamic[T]) Current() *T {
 	return value
 }
 
-// look returns the state of the files. It must be called before reading, so that the next check
+// stat returns the state of the files. It must be called before reading, so that the next check
 // detects concurrent changes.
-func (f *Dynamic[T]) look() []os.FileInfo {
+func (f *Dynamic[T]) stat() []os.FileInfo {
 	looks := make([]os.FileInfo, len(f.paths))
 	for i, path := range f.paths {
 		looks[i], _ = os.Stat(path)
@@ -138,7 +138,7 @@ func (f *Dynamic[T]) look() []os.FileInfo {
 	return looks
 }
 
-func sameLook(a, b os.FileInfo) bool {
+func equalStats(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
@@ -225,7 +225,7 @@ type KeyPair struct {
 	Cert            *x509.Certificate // the certificate, parsed
 	key             crypto.Signer
 	CertPEM, KeyPEM []byte          // contents of both files
-	shown           tls.Certificate // used for handshakes
+	tlsCertificate  tls.Certificate // used for handshakes
 }
 
 // OpenCertFolder reads the folder and creates missing files in it.
@@ -235,7 +235,7 @@ func OpenCertFolder(c Config) (*Folder, error) {
 		if err := os.MkdirAll(f.Dir, 0o700); err != nil {
 			return nil, err
 		}
-		closeFolder(f.Log, f.Dir)
+		restrictFolder(f.Log, f.Dir)
 	}
 	if err := f.openAuthority(); err != nil {
 		return nil, err
@@ -254,7 +254,7 @@ func (f *Folder) Renew() error {
 	if err != nil {
 		reason = err.Error()
 	} else {
-		reason = f.unfit(pair.Cert, hosts)
+		reason = f.problemOf(pair.Cert, hosts)
 	}
 	if reason != "" {
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -267,7 +267,7 @@ func (f *Folder) Renew() error {
 			return err
 		}
 	}
-	f.Serving.Store(&pair.shown)
+	f.Serving.Store(&pair.tlsCertificate)
 	return nil
 }
 
@@ -278,7 +278,7 @@ func CheckExpiry(cert *x509.Certificate, now time.Time) error {
 	switch {
 	case left <= 0:
 		return fmt.Errorf("has expired (at %s)", cert.NotAfter.UTC().Format(time.RFC3339))
-	case left < min(soonAtMost, life/soonShare):
+	case left < min(maxRenewBefore, life/soonShare):
 		return fmt.Errorf("ends soon (at %s)", cert.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return nil
@@ -291,18 +291,18 @@ func (f *Folder) current() (*KeyPair, error) {
 			return nil, err
 		}
 		if exposed, err := RestrictPermissions(f.Log, f.file("apiserver.key")); exposed {
-			return nil, cmp.Or(err, errors.New("others could read its key"))
+			return nil, cmp.Or(err, errors.New("other users could read its key"))
 		}
 		return f.load("apiserver")
 	}
 	if serving := f.Serving.Load(); serving != nil {
-		return &KeyPair{Cert: serving.Leaf, shown: *serving}, nil
+		return &KeyPair{Cert: serving.Leaf, tlsCertificate: *serving}, nil
 	}
 	return nil, fs.ErrNotExist
 }
 
-// unfit returns the reason why the certificate cannot serve the hosts, or "" if it can.
-func (f *Folder) unfit(cert *x509.Certificate, hosts []string) string {
+// problemOf returns the reason why the certificate cannot serve the hosts, or "" if it can.
+func (f *Folder) problemOf(cert *x509.Certificate, hosts []string) string {
 	if err := cert.CheckSignatureFrom(f.Authority.Cert); err != nil {
 		return "another authority has signed it"
 	}
@@ -394,7 +394,7 @@ func parsePair(certPEM, keyPEM []byte) (*KeyPair, error) {
 	if !ok {
 		return nil, errors.New("the key cannot sign")
 	}
-	return &KeyPair{Cert: pair.Leaf, key: key, CertPEM: certPEM, KeyPEM: keyPEM, shown: pair}, nil
+	return &KeyPair{Cert: pair.Leaf, key: key, CertPEM: certPEM, KeyPEM: keyPEM, tlsCertificate: pair}, nil
 }
 
 func (f *Folder) load(name string) (*KeyPair, error) {

@@ -43,5 +43,5 @@ func (p *ClientPair) Current() *tls.Certificate {
 	if p.pair == nil {
 		return nil
 	}
-	return &p.pair.shown
+	return &p.pair.tlsCertificate
 }

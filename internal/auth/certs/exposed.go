@@ -21,31 +21,31 @@ import (
 )
 
 const (
-	forOthers    = 0o077 // permissions of the group and of others
-	forEverybody = 0o004 // mounted secrets are often readable by the group
-	othersWrite  = 0o022
+	groupAndOthers = 0o077 // permissions of the group and of others
+	othersRead     = 0o004 // mounted secrets are often readable by the group
+	othersWrite    = 0o022
 )
 
 // RestrictPermissions removes the permissions of other users from a file. exposed reports whether
 // they had any. A missing file is not exposed.
 func RestrictPermissions(log zerolog.Logger, path string) (exposed bool, err error) {
 	mode := modeOf(path)
-	if mode&forOthers == 0 {
+	if mode&groupAndOthers == 0 {
 		return false, nil
 	}
-	err = os.Chmod(path, mode&^forOthers)
-	if modeOf(path)&forOthers != 0 { // also if the mount determines the modes
-		return true, fmt.Errorf("%s holds secrets, others may read it (mode %04o), and that cannot be changed: %v", path, mode, err)
+	err = os.Chmod(path, mode&^groupAndOthers)
+	if modeOf(path)&groupAndOthers != 0 { // also if the mount determines the modes
+		return true, fmt.Errorf("%s contains secrets, other users can read it (mode %04o), and the mode cannot be changed: %v", path, mode, err)
 	}
 	log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", mode)).
 		Msg("others could read this file, which holds secrets; they no longer can, but what was read stays known")
 	return true, nil
 }
 
-// closeFolder removes the write permission of other users from a folder with keys, because they
+// restrictFolder removes the write permission of other users from a folder with keys, because they
 // could replace its files. It does not change shared folders such as /tmp, or folders of another
 // owner such as the volume of a container, but logs a warning.
-func closeFolder(log zerolog.Logger, dir string) {
+func restrictFolder(log zerolog.Logger, dir string) {
 	mode := modeOf(dir)
 	if mode&othersWrite == 0 {
 		return
@@ -64,7 +64,7 @@ func closeFolder(log zerolog.Logger, dir string) {
 // WarnWorldReadable logs a warning if a file can be read by every user.
 func WarnWorldReadable(log zerolog.Logger, paths ...string) {
 	for _, path := range paths {
-		if mode := modeOf(path); mode&forEverybody != 0 {
+		if mode := modeOf(path); mode&othersRead != 0 {
 			log.Warn().Str("file", path).Str("mode", fmt.Sprintf("%04o", mode)).Msg("every user of this machine can read this file, which holds secrets")
 		}
 	}

@@ -27,7 +27,7 @@ func TestKeysThatOthersCanReadArePutRight(t *testing.T) {
 			if err != nil || strings.Count(log, couldRead) != 1 || !strings.Contains(log, key) {
 				t.Fatalf("%s of mode %o: %v, logged %s", key, mode, err, log)
 			}
-			if got := modeOf(key); got&forOthers != 0 {
+			if got := modeOf(key); got&groupAndOthers != 0 {
 				t.Errorf("%s had mode %o and has %o", key, mode, got)
 			}
 			if !bytes.Equal(again.Authority.KeyPEM, first.Authority.KeyPEM) {

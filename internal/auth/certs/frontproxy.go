@@ -45,9 +45,9 @@ func OpenFrontProxy(c Config) (*FrontProxy, error) {
 		if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 			return nil, err
 		}
-		closeFolder(c.Log, c.Dir)
+		restrictFolder(c.Log, c.Dir)
 	}
-	ca, err := p.kept(frontProxyAuthority)
+	ca, err := p.readPair(frontProxyAuthority)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		ca, err = newPair(&x509.Certificate{Subject: pkix.Name{CommonName: frontProxyAuthority}, NotBefore: clock.Earliest, NotAfter: c.Now().Add(authorityLife),
@@ -56,7 +56,7 @@ func OpenFrontProxy(c Config) (*FrontProxy, error) {
 			err = p.folder.save(frontProxyAuthority, ca)
 		}
 	case err == nil && !c.Now().Add(authorityRenew).Before(ca.Cert.NotAfter):
-		if ca, err = p.folder.prolong(ca); err == nil {
+		if ca, err = p.folder.renewAuthority(ca); err == nil {
 			err = p.folder.save(frontProxyAuthority, ca)
 		}
 	}
@@ -64,15 +64,15 @@ func OpenFrontProxy(c Config) (*FrontProxy, error) {
 		return nil, err
 	}
 	p.folder.Authority = ca
-	if p.pair, err = p.kept(FrontProxyName); err == nil && !p.unfit() {
+	if p.pair, err = p.readPair(FrontProxyName); err == nil && !p.mustReplace() {
 		return p, nil
 	}
 	return p, p.renewLocked()
 }
 
-// kept returns a key pair of the folder. It returns fs.ErrNotExist if other users could read the
-// key.
-func (p *FrontProxy) kept(name string) (*KeyPair, error) {
+// readPair returns a key pair of the folder. It returns fs.ErrNotExist if other users could read
+// the key.
+func (p *FrontProxy) readPair(name string) (*KeyPair, error) {
 	if p.folder.Dir == "" {
 		return nil, fs.ErrNotExist
 	}
@@ -85,8 +85,8 @@ func (p *FrontProxy) kept(name string) (*KeyPair, error) {
 	return p.folder.load(name)
 }
 
-// unfit reports whether the certificate must be replaced.
-func (p *FrontProxy) unfit() bool {
+// mustReplace reports whether the certificate must be replaced.
+func (p *FrontProxy) mustReplace() bool {
 	cert := p.pair.Cert
 	return cert.CheckSignatureFrom(p.folder.Authority.Cert) != nil || cert.Subject.CommonName != FrontProxyName ||
 		p.folder.Now().Add(RenewBefore).After(cert.NotAfter) && cert.NotAfter.Before(p.folder.Authority.Cert.NotAfter)
@@ -109,7 +109,7 @@ func (p *FrontProxy) Authority() []byte { return p.folder.Authority.CertPEM }
 func (p *FrontProxy) Current() *tls.Certificate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if before := p.pair; p.unfit() {
+	if before := p.pair; p.mustReplace() {
 		if err := p.renewLocked(); err != nil {
 			p.folder.Log.Error().Err(err).Msg("cannot renew the front proxy's certificate")
 			if p.pair == nil {
@@ -117,7 +117,7 @@ func (p *FrontProxy) Current() *tls.Certificate {
 			}
 		}
 	}
-	return &p.pair.shown
+	return &p.pair.tlsCertificate
 }
 
 // A ProxyClientCertificate is the client certificate that this server presents to other servers. It

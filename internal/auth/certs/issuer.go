@@ -36,12 +36,12 @@ func OpenIssuer(c Config, authority string) (*Issuer, error) {
 	case err != nil:
 		return nil, err
 	case ca == nil:
-		return nil, fmt.Errorf("there is no authority (ca.crt and ca.key) in %s", authority)
+		return nil, fmt.Errorf("there is no CA (ca.crt and ca.key) in %s", authority)
 	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	closeFolder(c.Log, c.Dir)
+	restrictFolder(c.Log, c.Dir)
 	return &Issuer{&Folder{Config: c, Authority: ca}}, nil
 }
 
@@ -81,7 +81,7 @@ func (i *Issuer) existing(name string) (*KeyPair, error) {
 
 // fits reports whether the certificate matches r and does not need to be renewed yet.
 func (i *Issuer) fits(cert *x509.Certificate, r Request) bool {
-	if i.folder.unfit(cert, r.Hosts) != "" || cert.Subject.CommonName != r.User {
+	if i.folder.problemOf(cert, r.Hosts) != "" || cert.Subject.CommonName != r.User {
 		return false
 	}
 	for _, usage := range cert.ExtKeyUsage {

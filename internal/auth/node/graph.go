@@ -58,50 +58,50 @@ type volume struct {
 
 // An object is referenced by pods or volumes.
 type object struct {
-	key      string
-	mentions int              // number of references from holders and volumes
-	ways     map[*kubelet]int // number of paths to each node
-	onward   []*object        // if it is a claim, the parts of its volumes
+	key        string
+	references int              // number of references from holders and volumes
+	paths      map[*kubelet]int // number of paths to each node
+	parts      []*object        // if it is a claim, the parts of its volumes
 }
 
 func newGraph() *graph {
 	return &graph{nodes: map[string]*kubelet{}, objects: map[string]*object{}, holders: map[string]*holder{}, volumes: map[string]*volume{}}
 }
 
-// leads reports whether there is a path from the object to the node.
-func (g *graph) leads(key, node string) bool {
+// hasPath reports whether there is a path from the object to the node.
+func (g *graph) hasPath(key, node string) bool {
 	if h := g.holders[key]; h != nil {
 		return h.node.name == node
 	}
 	n, o := g.nodes[node], g.objects[key]
-	return n != nil && o != nil && o.ways[n] > 0
+	return n != nil && o != nil && o.paths[n] > 0
 }
 
-// hold records that an object belongs to a node and refers to other objects. It replaces an earlier
-// record of the object.
-func (g *graph) hold(key, node string, refers []string) {
-	g.release(key)
+// addHolder records that an object belongs to a node and refers to other objects. It replaces an
+// earlier record of the object.
+func (g *graph) addHolder(key, node string, refers []string) {
+	g.removeHolder(key)
 	n := g.nodes[node]
 	if n == nil {
 		n = &kubelet{name: strings.Clone(node)}
 		g.nodes[n.name] = n
 	}
 	n.holders++
-	h := &holder{node: n, objects: g.mention(refers)}
+	h := &holder{node: n, objects: g.reference(refers)}
 	for _, o := range h.objects {
-		o.open(n)
+		o.addPath(n)
 	}
 	g.holders[strings.Clone(key)] = h
 }
 
-// release removes an object that belongs to a node.
-func (g *graph) release(key string) {
+// removeHolder removes an object that belongs to a node.
+func (g *graph) removeHolder(key string) {
 	h := g.holders[key]
 	if h == nil {
 		return
 	}
 	for _, o := range h.objects {
-		o.shut(h.node)
+		o.removePath(h.node)
 	}
 	g.forget(h.objects)
 	if h.node.holders--; h.node.holders == 0 {
@@ -114,11 +114,11 @@ func (g *graph) release(key string) {
 // record of the volume.
 func (g *graph) attach(key, claim string, parts []string) {
 	g.detach(key)
-	v := &volume{claim: g.mention([]string{claim})[0], objects: g.mention(append(parts, key))}
+	v := &volume{claim: g.reference([]string{claim})[0], objects: g.reference(append(parts, key))}
 	for _, o := range v.objects {
-		v.claim.onward = append(v.claim.onward, o)
-		for n := range v.claim.ways {
-			o.open(n)
+		v.claim.parts = append(v.claim.parts, o)
+		for n := range v.claim.paths {
+			o.addPath(n)
 		}
 	}
 	g.volumes[strings.Clone(key)] = v
@@ -131,10 +131,10 @@ func (g *graph) detach(key string) {
 		return
 	}
 	for _, o := range v.objects {
-		at := slices.Index(v.claim.onward, o)
-		v.claim.onward = slices.Delete(v.claim.onward, at, at+1)
-		for n := range v.claim.ways {
-			o.shut(n)
+		at := slices.Index(v.claim.parts, o)
+		v.claim.parts = slices.Delete(v.claim.parts, at, at+1)
+		for n := range v.claim.paths {
+			o.removePath(n)
 		}
 	}
 	g.forget(v.objects)
@@ -142,18 +142,18 @@ func (g *graph) detach(key string) {
 	delete(g.volumes, key)
 }
 
-// mention returns the objects with the keys, and creates the missing ones. It ignores duplicates.
-func (g *graph) mention(keys []string) []*object {
+// reference returns the objects with the keys, and creates the missing ones. It ignores duplicates.
+func (g *graph) reference(keys []string) []*object {
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
 	found := make([]*object, len(keys))
 	for i, key := range keys {
 		o := g.objects[key]
 		if o == nil {
-			o = &object{key: strings.Clone(key), ways: map[*kubelet]int{}}
+			o = &object{key: strings.Clone(key), paths: map[*kubelet]int{}}
 			g.objects[o.key] = o
 		}
-		o.mentions++
+		o.references++
 		found[i] = o
 	}
 	return found
@@ -161,27 +161,27 @@ func (g *graph) mention(keys []string) []*object {
 
 func (g *graph) forget(objects []*object) {
 	for _, o := range objects {
-		if o.mentions--; o.mentions == 0 {
+		if o.references--; o.references == 0 {
 			delete(g.objects, o.key)
 		}
 	}
 }
 
-// open adds a path to a node.
-func (o *object) open(n *kubelet) {
-	if o.ways[n]++; o.ways[n] == 1 {
-		for _, next := range o.onward {
-			next.open(n)
+// addPath adds a path to a node.
+func (o *object) addPath(n *kubelet) {
+	if o.paths[n]++; o.paths[n] == 1 {
+		for _, next := range o.parts {
+			next.addPath(n)
 		}
 	}
 }
 
-// shut removes a path to a node.
-func (o *object) shut(n *kubelet) {
-	if o.ways[n]--; o.ways[n] == 0 {
-		delete(o.ways, n)
-		for _, next := range o.onward {
-			next.shut(n)
+// removePath removes a path to a node.
+func (o *object) removePath(n *kubelet) {
+	if o.paths[n]--; o.paths[n] == 0 {
+		delete(o.paths, n)
+		for _, next := range o.parts {
+			next.removePath(n)
 		}
 	}
 }
@@ -191,7 +191,7 @@ func (o *object) shut(n *kubelet) {
 // put adds a stored object to the graph. If the object cannot be decoded, it has no paths.
 func (g *graph) put(res *scheme.Resource, key string, doc []byte) {
 	if res.Plural == "pods" && gjson.GetBytes(doc, "spec.nodeName").String() == "" {
-		g.release(key) // most new pods have no node and need not be decoded
+		g.removeHolder(key) // most new pods have no node and need not be decoded
 		return
 	}
 	obj, err := res.DecodeStored(doc)
@@ -201,7 +201,7 @@ func (g *graph) put(res *scheme.Resource, key string, doc []byte) {
 	}
 	switch obj := obj.(type) {
 	case *corev1.Pod:
-		g.hold(key, obj.Spec.NodeName, podRefers(obj))
+		g.addHolder(key, obj.Spec.NodeName, podRefers(obj))
 	case *corev1.PersistentVolume:
 		if claim := obj.Spec.ClaimRef; claim != nil {
 			g.attach(key, keyOf("", "persistentvolumeclaims", claim.Namespace, claim.Name), volumeSecrets(obj))
@@ -209,26 +209,26 @@ func (g *graph) put(res *scheme.Resource, key string, doc []byte) {
 		}
 		g.detach(key)
 	case *storagev1.VolumeAttachment:
-		g.own(key, obj.Spec.NodeName)
+		g.setHolder(key, obj.Spec.NodeName)
 	case *resourcev1.ResourceSlice:
 		node := ""
 		if obj.Spec.NodeName != nil {
 			node = *obj.Spec.NodeName
 		}
-		g.own(key, node)
+		g.setHolder(key, node)
 	case *certificatesv1.PodCertificateRequest:
-		g.own(key, string(obj.Spec.NodeName))
+		g.setHolder(key, string(obj.Spec.NodeName))
 	}
 }
 
-// If node is empty, own is like release. Otherwise it is like hold without references. If node is
-// empty, the object is removed.
-func (g *graph) own(key, node string) {
+// If node is empty, setHolder is like removeHolder. Otherwise it is like addHolder without
+// references. If node is empty, the object is removed.
+func (g *graph) setHolder(key, node string) {
 	if node == "" {
-		g.release(key)
+		g.removeHolder(key)
 		return
 	}
-	g.hold(key, node, nil)
+	g.addHolder(key, node, nil)
 }
 
 // drop removes a deleted object from the graph.
@@ -237,12 +237,12 @@ func (g *graph) drop(res *scheme.Resource, key string) {
 		g.detach(key)
 		return
 	}
-	g.release(key)
+	g.removeHolder(key)
 }
 
-// same reports whether two versions of a pod refer to the same objects. Most writes of pods only
-// change the status.
-func same(before, after []byte) bool {
+// sameReferences reports whether two versions of a pod refer to the same objects. Most writes of
+// pods only change the status.
+func sameReferences(before, after []byte) bool {
 	for _, path := range [...]string{"spec", "status.resourceClaimStatuses", "status.extendedResourceClaimStatus"} {
 		if gjson.GetBytes(before, path).Raw != gjson.GetBytes(after, path).Raw {
 			return false
@@ -283,19 +283,19 @@ func (l *liveGraph) follow() *store.Follower {
 	return l.store.Follow(bases...)
 }
 
-// leads reports whether there is a path from the object to the node in the current state of the
+// hasPath reports whether there is a path from the object to the node in the current state of the
 // store.
-func (l *liveGraph) leads(key, node string) bool {
+func (l *liveGraph) hasPath(key, node string) bool {
 	l.mu.RLock()
 	if l.upToDate() {
 		defer l.mu.RUnlock()
-		return l.graph.leads(key, node)
+		return l.graph.hasPath(key, node)
 	}
 	l.mu.RUnlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.catchUpLocked()
-	return l.graph.leads(key, node)
+	return l.graph.hasPath(key, node)
 }
 
 // upToDate reports whether the graph contains all writes. The caller must hold l.mu for reading or
@@ -321,7 +321,7 @@ func (l *liveGraph) apply(ev *store.Event) {
 	switch {
 	case ev.Deleted:
 		l.graph.drop(res, ev.Key)
-	case ev.Prev != nil && res.Plural == "pods" && same(ev.Prev, ev.JSON):
+	case ev.Prev != nil && res.Plural == "pods" && sameReferences(ev.Prev, ev.JSON):
 	default:
 		l.graph.put(res, ev.Key, ev.JSON)
 	}

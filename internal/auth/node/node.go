@@ -53,8 +53,8 @@ import (
 	"apilet/internal/store"
 )
 
-// patience is the maximum time to wait for writes of other servers.
-const patience = 2 * time.Second
+// catchUpTimeout is the maximum time to wait for writes of other servers.
+const catchUpTimeout = 2 * time.Second
 
 // Authorizer decides about requests of nodes. It is safe for concurrent use.
 type Authorizer struct {
@@ -110,7 +110,7 @@ func (a *Authorizer) Decide(u request.User, info request.Info) (allowed bool, re
 	case name == "":
 		return false, fmt.Sprintf("unknown node for user %q", u.Name)
 	}
-	q := &question{Info: info, node: name, graph: a}
+	q := &nodeRequest{Info: info, node: name, graph: a}
 	if info.ResourceRequest {
 		if decide := special[schema.GroupResource{Group: info.Group, Resource: info.Resource}]; decide != nil {
 			return decide(q)
@@ -121,60 +121,60 @@ func (a *Authorizer) Decide(u request.User, info request.Info) (allowed bool, re
 	return allowed, ""
 }
 
-// leads reports whether there is a path from a stored object to the node.
-func (a *Authorizer) leads(key, node string) bool {
-	if a.graph.leads(key, node) {
+// hasPath reports whether there is a path from a stored object to the node.
+func (a *Authorizer) hasPath(key, node string) bool {
+	if a.graph.hasPath(key, node) {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), catchUpTimeout)
 	defer cancel()
 	if _, err := a.store.Current(ctx); err != nil {
 		return false
 	}
-	return a.graph.leads(key, node)
+	return a.graph.hasPath(key, node)
 }
 
 // ---- Rules for single objects ----
 
 // A question is a request from a node.
-type question struct {
+type nodeRequest struct {
 	request.Info
 	node  string
 	graph *Authorizer
 }
 
 // special is used for resources to which a node has limited access.
-var special = map[schema.GroupResource]func(*question) (bool, string){
-	{Resource: "secrets"}:                (*question).read,
-	{Resource: "configmaps"}:             (*question).read,
-	{Resource: "persistentvolumeclaims"}: (*question).claim,
-	{Resource: "persistentvolumes"}:      (*question).get,
-	{Resource: "serviceaccounts"}:        (*question).account,
-	{Resource: "nodes"}:                  (*question).itself,
-	{Resource: "pods"}:                   (*question).pod,
+var special = map[schema.GroupResource]func(*nodeRequest) (bool, string){
+	{Resource: "secrets"}:                (*nodeRequest).read,
+	{Resource: "configmaps"}:             (*nodeRequest).read,
+	{Resource: "persistentvolumeclaims"}: (*nodeRequest).claim,
+	{Resource: "persistentvolumes"}:      (*nodeRequest).get,
+	{Resource: "serviceaccounts"}:        (*nodeRequest).account,
+	{Resource: "nodes"}:                  (*nodeRequest).nodeObject,
+	{Resource: "pods"}:                   (*nodeRequest).pod,
 
-	{Group: resourcev1.GroupName, Resource: "resourceclaims"}:   (*question).get,
-	{Group: resourcev1.GroupName, Resource: "resourceslices"}:   (*question).slice,
-	{Group: storagev1.GroupName, Resource: "volumeattachments"}: (*question).get,
-	{Group: storagev1.GroupName, Resource: "csinodes"}:          (*question).csiNode,
-	{Group: coordinationv1.GroupName, Resource: "leases"}:       (*question).lease,
+	{Group: resourcev1.GroupName, Resource: "resourceclaims"}:   (*nodeRequest).get,
+	{Group: resourcev1.GroupName, Resource: "resourceslices"}:   (*nodeRequest).slice,
+	{Group: storagev1.GroupName, Resource: "volumeattachments"}: (*nodeRequest).get,
+	{Group: storagev1.GroupName, Resource: "csinodes"}:          (*nodeRequest).csiNode,
+	{Group: coordinationv1.GroupName, Resource: "leases"}:       (*nodeRequest).lease,
 
-	{Group: certificatesv1.GroupName, Resource: "podcertificaterequests"}: (*question).podCertificate,
+	{Group: certificatesv1.GroupName, Resource: "podcertificaterequests"}: (*nodeRequest).podCertificate,
 }
 
 // related reports whether there is a path from the requested object to the node.
-func (q *question) related() (bool, string) {
+func (q *nodeRequest) related() (bool, string) {
 	if q.Name == "" {
 		return false, "No Object name found"
 	}
-	if !q.graph.leads(keyOf(q.Group, q.Resource, q.Namespace, q.Name), q.node) {
+	if !q.graph.hasPath(keyOf(q.Group, q.Resource, q.Namespace, q.Name), q.node) {
 		return false, fmt.Sprintf("no relationship found between node '%s' and this object", q.node)
 	}
 	return true, ""
 }
 
 // read is the rule for resources that can be read by name, also with list and watch.
-func (q *question) read() (bool, string) {
+func (q *nodeRequest) read() (bool, string) {
 	switch {
 	case q.Verb != "get" && q.Verb != "list" && q.Verb != "watch":
 		return false, "can only read resources of this type"
@@ -187,7 +187,7 @@ func (q *question) read() (bool, string) {
 }
 
 // get is the rule for resources that can only be requested by name with get.
-func (q *question) get() (bool, string) {
+func (q *nodeRequest) get() (bool, string) {
 	switch {
 	case q.Verb != "get":
 		return false, "can only get individual resources of this type"
@@ -197,7 +197,7 @@ func (q *question) get() (bool, string) {
 	return q.related()
 }
 
-func (q *question) claim() (bool, string) {
+func (q *nodeRequest) claim() (bool, string) {
 	if q.Subresource != "status" {
 		return q.get()
 	}
@@ -207,7 +207,7 @@ func (q *question) claim() (bool, string) {
 	return q.related()
 }
 
-func (q *question) account() (bool, string) {
+func (q *nodeRequest) account() (bool, string) {
 	switch {
 	case q.Verb == "get" && q.Subresource == "":
 		return q.read()
@@ -219,8 +219,8 @@ func (q *question) account() (bool, string) {
 	return q.related()
 }
 
-// itself is the rule for Nodes. The request is allowed even if the Node does not exist yet.
-func (q *question) itself() (bool, string) {
+// nodeObject is the rule for Nodes. The request is allowed even if the Node does not exist yet.
+func (q *nodeRequest) nodeObject() (bool, string) {
 	switch q.Subresource + "/" + q.Verb {
 	case "/create", "/update", "/patch", "status/update", "status/patch": // NodeRestriction checks the object
 		return true, ""
@@ -236,7 +236,7 @@ func (q *question) itself() (bool, string) {
 	return false, ""
 }
 
-func (q *question) pod() (bool, string) {
+func (q *nodeRequest) pod() (bool, string) {
 	switch q.Subresource + "/" + q.Verb {
 	case "/get":
 		return q.get()
@@ -254,7 +254,7 @@ func (q *question) pod() (bool, string) {
 	return false, ""
 }
 
-func (q *question) slice() (bool, string) {
+func (q *nodeRequest) slice() (bool, string) {
 	if q.Subresource != "" {
 		return false, "cannot authorize ResourceSlice subresources"
 	}
@@ -272,7 +272,7 @@ func (q *question) slice() (bool, string) {
 	return false, "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection"
 }
 
-func (q *question) lease() (bool, string) {
+func (q *nodeRequest) lease() (bool, string) {
 	switch {
 	case !ownVerb(q.Verb):
 		return false, "can only get, create, update, patch, or delete a node lease"
@@ -284,7 +284,7 @@ func (q *question) lease() (bool, string) {
 	return true, ""
 }
 
-func (q *question) podCertificate() (bool, string) {
+func (q *nodeRequest) podCertificate() (bool, string) {
 	if q.Subresource != "" {
 		return false, "nodes may not access the status subresource of PodCertificateRequests"
 	}
@@ -302,7 +302,7 @@ func (q *question) podCertificate() (bool, string) {
 	return false, fmt.Sprintf("nodes may not %s podcertificaterequests", q.Verb)
 }
 
-func (q *question) csiNode() (bool, string) {
+func (q *nodeRequest) csiNode() (bool, string) {
 	switch status := q.Subresource == "status"; {
 	case q.Subresource == "" && !ownVerb(q.Verb):
 		return false, "can only get, create, update, patch, or delete a CSINode"
@@ -325,7 +325,7 @@ func ownVerb(verb string) bool {
 
 // selects reports whether the request has a field selector that requires the field to be the node's
 // name.
-func (q *question) selects(field string) bool {
+func (q *nodeRequest) selects(field string) bool {
 	options, err := q.ListOptions()
 	if err != nil || !strings.Contains(options.FieldSelector, q.node) {
 		return false

@@ -212,9 +212,9 @@ func TestGraphIsWhatIsStored(t *testing.T) {
 			}
 		}
 	}
-	b.auth.graph.leads("", "")
+	b.auth.graph.hasPath("", "")
 	fresh := New(b.st, b.types, func(error) {})
-	fresh.graph.leads("", "")
+	fresh.graph.hasPath("", "")
 	apitest.Expect(t, state(b.auth.graph.graph), state(fresh.graph.graph))
 	for name := range m.pods {
 		b.remove(podOn("", name, ""))
@@ -222,7 +222,7 @@ func TestGraphIsWhatIsStored(t *testing.T) {
 	for name := range m.volumes {
 		b.remove(volumeOf(name, "", "s"))
 	}
-	b.auth.graph.leads("", "")
+	b.auth.graph.hasPath("", "")
 	if left := state(b.auth.graph.graph); len(left) > 0 {
 		t.Errorf("all is deleted, and there is %v", left)
 	}
@@ -242,10 +242,10 @@ func state(g *graph) map[string]any {
 	}
 	for key, o := range g.objects {
 		ways := map[string]int{}
-		for n, count := range o.ways {
+		for n, count := range o.paths {
 			ways[n.name] = count
 		}
-		all["object "+key] = fmt.Sprint(o.mentions, slices.Sorted(maps.Keys(ways)), ways, len(o.onward))
+		all["object "+key] = fmt.Sprint(o.references, slices.Sorted(maps.Keys(ways)), ways, len(o.parts))
 	}
 	return all
 }
@@ -405,7 +405,7 @@ func BenchmarkQuestion(b *testing.B) {
 	bench := newBench(b)
 	for i := range 10000 {
 		bench.auth.graph.catchUpLocked()
-		bench.auth.graph.graph.hold(keyOf("", "pods", "a", fmt.Sprint("p", i)), fmt.Sprint("n", i%200), []string{keyOf("", "secrets", "a", "shared")})
+		bench.auth.graph.graph.addHolder(keyOf("", "pods", "a", fmt.Sprint("p", i)), fmt.Sprint("n", i%200), []string{keyOf("", "secrets", "a", "shared")})
 	}
 	for _, name := range []string{"shared", "none"} {
 		b.Run(name, func(b *testing.B) {
@@ -444,7 +444,7 @@ func TestNodesReachWhatIsTheirs(t *testing.T) {
 		{"GET", "/api/v1/secrets", false},
 	} {
 		info := request.Parse(httptest.NewRequest(c.method, c.url, nil))
-		q := &question{Info: info, node: "n1"}
+		q := &nodeRequest{Info: info, node: "n1"}
 		decide := special[schema.GroupResource{Group: info.Group, Resource: info.Resource}]
 		if allowed, reason := decide(q); allowed != c.want {
 			t.Errorf("%s %s: %v %s", c.method, c.url, allowed, reason)

@@ -67,18 +67,18 @@ func TestHostileIssuersGiveNoKeys(t *testing.T) {
 	}{
 		"good":                     {good, ""},
 		"redirected":               {at(keysURL, 302, "https://keys.example.com/", ""), ""},
-		"redirected to plain text": {at(keysURL, 302, "http://keys.example.com/", ""), "a redirect to http://keys.example.com/ is not followed"},
-		"redirected for ever":      {at(keysURL, 302, keysURL, ""), "is not followed"},
+		"redirected to plain text": {at(keysURL, 302, "http://keys.example.com/", ""), "redirects are not followed (to http://keys.example.com/)"},
+		"redirected for ever":      {at(keysURL, 302, keysURL, ""), "not followed"},
 		"another issuer":           {at(discoveryURL, 200, "", strings.Replace(document, issuerURL, issuerURL+"/x", 1)), "issuer did not match"},
-		"keys in plain text":       {at(discoveryURL, 200, "", strings.Replace(document, keysURL, "http://issuer.example.com/keys", 1)), "which is no address of https"},
-		"keys in a file":           {at(discoveryURL, 200, "", strings.Replace(document, keysURL, "file:///etc/passwd", 1)), "which is no address of https"},
+		"keys in plain text":       {at(discoveryURL, 200, "", strings.Replace(document, keysURL, "http://issuer.example.com/keys", 1)), "which is not an https URL"},
+		"keys in a file":           {at(discoveryURL, 200, "", strings.Replace(document, keysURL, "file:///etc/passwd", 1)), "which is not an https URL"},
 		"no document":              {at(discoveryURL, 404, "", document), "status 404"},
 		"another protocol":         {at(keysURL, 101, "", keySet), "status 101"},
 		"no answer":                {at(keysURL, 0, "", ""), "refused"},
 		"not JSON":                 {at(keysURL, 200, "", "<html>"), "invalid character"},
-		"too long":                 {at(keysURL, 200, "", `{"keys":[]`+strings.Repeat(" ", documentMost)+`}`), "bytes"},
-		"too many keys":            {at(keysURL, 200, "", `{"keys":[`+strings.Repeat(`{},`, keysMost)+jwk("k")+`]}`), "has more than"},
-		"as many as may be":        {at(keysURL, 200, "", `{"keys":[`+strings.Repeat(`{},`, keysMost-1)+jwk("k")+`]}`), ""},
+		"too long":                 {at(keysURL, 200, "", `{"keys":[]`+strings.Repeat(" ", maxDocumentBytes)+`}`), "bytes"},
+		"too many keys":            {at(keysURL, 200, "", `{"keys":[`+strings.Repeat(`{},`, maxKeys)+jwk("k")+`]}`), "has more than"},
+		"as many as may be":        {at(keysURL, 200, "", `{"keys":[`+strings.Repeat(`{},`, maxKeys-1)+jwk("k")+`]}`), ""},
 	} {
 		set, err := newKeys(issuerURL, discoveryURL, c.network, zerolog.Nop()).fetch(t.Context())
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) || err == nil && len(set.all) != 1 {
@@ -187,12 +187,12 @@ func TestKeysAreAskedForSeldom(t *testing.T) {
 			synctest.Wait()
 		}
 		pause(3 * retryAfter)
-		if asked, log := issuer.seen(); len(asked) != 4 || k.now() != nil || strings.Count(log, "cannot be read") != 1 {
+		if asked, log := issuer.seen(); len(asked) != 4 || k.now() != nil || strings.Count(log, "cannot fetch") != 1 {
 			t.Errorf("asked %d times in three periods, log:\n%s", len(asked), log)
 		}
 		issuer.set(false, "a")
 		pause(retryAfter)
-		if _, log := issuer.seen(); k.now() == nil || strings.Count(log, "read again") != 1 {
+		if _, log := issuer.seen(); k.now() == nil || strings.Count(log, "fetched") != 1 {
 			t.Fatalf("the keys were not read again, log:\n%s", log)
 		}
 		pause(retryAfter)

@@ -27,12 +27,12 @@ import (
 )
 
 const (
-	fetchTimeout = 15 * time.Second
-	documentMost = 1 << 20          // bytes
-	keysMost     = 1000             // maximum number of keys of an issuer
-	retryAfter   = 10 * time.Second // also the minimum time between two reads for unknown keys
-	renewAfter   = 10 * time.Minute
-	askerWaits   = time.Second
+	fetchTimeout     = 15 * time.Second
+	maxDocumentBytes = 1 << 20          // bytes
+	maxKeys          = 1000             // maximum number of keys of an issuer
+	retryAfter       = 10 * time.Second // also the minimum time between two reads for unknown keys
+	renewAfter       = 10 * time.Minute
+	keyWaitTimeout   = time.Second
 )
 
 // A keySet holds the result of reading the keys once.
@@ -57,7 +57,7 @@ func newKeys(issuer, discovery string, transport http.RoundTripper, log zerolog.
 	return &keys{issuer: issuer, discovery: discovery, log: log, wanted: make(chan chan struct{}), client: &http.Client{Transport: transport,
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if r.URL.Scheme != "https" || len(via) > 3 {
-				return fmt.Errorf("a redirect to %s is not followed", r.URL)
+				return fmt.Errorf("redirects are not followed (to %s)", r.URL)
 			}
 			return nil
 		}}}
@@ -76,9 +76,9 @@ func (k *keys) named(ctx context.Context, id string) (*keySet, []crypto.PublicKe
 	select {
 	case k.wanted <- done:
 	default: // the keys were read recently or are being read
-		return nil, nil, fmt.Errorf("no key %q of %s is known", id, k.issuer)
+		return nil, nil, fmt.Errorf("unknown key %q of %s", id, k.issuer)
 	}
-	ctx, cancel := context.WithTimeout(ctx, askerWaits)
+	ctx, cancel := context.WithTimeout(ctx, keyWaitTimeout)
 	defer cancel()
 	select {
 	case <-done:
@@ -88,7 +88,7 @@ func (k *keys) named(ctx context.Context, id string) (*keySet, []crypto.PublicKe
 	if keys := set.find(id); len(keys) > 0 {
 		return set, keys, nil
 	}
-	return nil, nil, fmt.Errorf("no key %q of %s is known", id, k.issuer)
+	return nil, nil, fmt.Errorf("unknown key %q of %s", id, k.issuer)
 }
 
 // find returns the key with that id, or all keys if id is empty.
@@ -102,9 +102,9 @@ func (s *keySet) find(id string) []crypto.PublicKey {
 	return nil
 }
 
-// fitting returns the keys that can be used with the algorithm. Other keys would count against the
-// limit of keys that are tried for a token.
-func fitting(keys []crypto.PublicKey, algorithm string) (fit []crypto.PublicKey) {
+// usableKeys returns the keys that can be used with the algorithm. Other keys would count against
+// the limit of keys that are tried for a token.
+func usableKeys(keys []crypto.PublicKey, algorithm string) (fit []crypto.PublicKey) {
 	for _, key := range keys {
 		if _, elliptic := key.(*ecdsa.PublicKey); elliptic == strings.HasPrefix(algorithm, "ES") {
 			fit = append(fit, key)
@@ -170,7 +170,7 @@ func (k *keys) fetch(ctx context.Context) (*keySet, error) {
 		return nil, fmt.Errorf("oidc: issuer did not match the issuer returned by provider, expected %q got %q", k.issuer, provider.Issuer)
 	}
 	if !strings.HasPrefix(provider.JWKSURL, "https://") {
-		return nil, fmt.Errorf("the provider's keys are at %q, which is no address of https", provider.JWKSURL)
+		return nil, fmt.Errorf("the provider's keys are at %q, which is not an https URL", provider.JWKSURL)
 	}
 	var found struct {
 		Keys []jsonKey `json:"keys"`
@@ -178,8 +178,8 @@ func (k *keys) fetch(ctx context.Context) (*keySet, error) {
 	if err := k.get(ctx, provider.JWKSURL, &found); err != nil {
 		return nil, err
 	}
-	if len(found.Keys) > keysMost {
-		return nil, fmt.Errorf("%s has more than %d keys", provider.JWKSURL, keysMost)
+	if len(found.Keys) > maxKeys {
+		return nil, fmt.Errorf("%s has more than %d keys", provider.JWKSURL, maxKeys)
 	}
 	return k.keySetOf(found.Keys), nil
 }
@@ -187,7 +187,7 @@ func (k *keys) fetch(ctx context.Context) (*keySet, error) {
 // keySetOf returns the set of the usable keys. Keys of other types are ignored. Keys are also
 // ignored if verification with them would be too expensive.
 func (k *keys) keySetOf(found []jsonKey) *keySet {
-	set := &keySet{byID: map[string]crypto.PublicKey{}, rejected: ttlcache.Cache[struct{}]{MaxEntries: rememberMost}}
+	set := &keySet{byID: map[string]crypto.PublicKey{}, rejected: ttlcache.Cache[struct{}]{MaxEntries: maxCached}}
 	costly := 0
 	for _, one := range found {
 		key, err := one.public()
@@ -221,12 +221,12 @@ func (k *keys) get(ctx context.Context, url string, into any) error {
 	if response.StatusCode != http.StatusOK { // ctx would not end the body of a 101
 		return fmt.Errorf("%s: status %d", url, response.StatusCode)
 	}
-	body, err := io.ReadAll(io.LimitReader(response.Body, documentMost+1))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxDocumentBytes+1))
 	switch {
 	case err != nil:
 		return err
-	case len(body) > documentMost:
-		return fmt.Errorf("%s has more than %d bytes", url, documentMost)
+	case len(body) > maxDocumentBytes:
+		return fmt.Errorf("%s has more than %d bytes", url, maxDocumentBytes)
 	}
 	return json.Unmarshal(body, into)
 }

@@ -20,8 +20,8 @@ import (
 	"apilet/internal/request"
 )
 
-// mapped returns the user for the claims of a verified token.
-func (i *issuer) mapped(ctx context.Context, claims claimSet) (u request.User, err error) {
+// userOf returns the user for the claims of a verified token.
+func (i *issuer) userOf(ctx context.Context, claims claimSet) (u request.User, err error) {
 	shown := shownClaims(claims)
 	if u.Name, err = i.username(ctx, claims, shown); err != nil {
 		return u, err
@@ -61,7 +61,7 @@ func (i *issuer) username(ctx context.Context, claims claimSet, shown *lazy.MapV
 	if err := claims.read(want.Claim, &name); err != nil {
 		return "", fmt.Errorf("oidc: parse username claims %q: %w", want.Claim, err)
 	}
-	if _, told := claims["email_verified"]; told && want.Claim == "email" {
+	if _, exists := claims["email_verified"]; exists && want.Claim == "email" {
 		var verified bool
 		if err := claims.read("email_verified", &verified); err != nil {
 			return "", fmt.Errorf("oidc: parse 'email_verified' claim: %w", err)
@@ -78,7 +78,7 @@ func (i *issuer) username(ctx context.Context, claims claimSet, shown *lazy.MapV
 
 func (i *issuer) groups(ctx context.Context, claims claimSet, shown *lazy.MapValue) ([]string, error) {
 	want := i.config.ClaimMappings.Groups
-	if _, told := claims[want.Claim]; told && want.Claim != "" {
+	if _, exists := claims[want.Claim]; exists && want.Claim != "" {
 		var groups stringOrList
 		if err := claims.read(want.Claim, &groups); err != nil {
 			return nil, fmt.Errorf("oidc: parse groups claim %q: %w", want.Claim, err)
@@ -133,7 +133,7 @@ func (i *issuer) extra(ctx context.Context, claims claimSet, shown *lazy.MapValu
 	for _, result := range results {
 		mapping, ok := result.ExpressionAccessor.(*authenticationcel.ExtraMappingExpression)
 		if !ok {
-			return nil, errors.New("oidc: error evaluating extra claim expression: it is none")
+			return nil, errors.New("oidc: error evaluating extra claim expression: invalid expression")
 		}
 		values, err := stringList(result.EvalResult)
 		if err != nil {
@@ -153,7 +153,7 @@ func (i *issuer) checkClaims(ctx context.Context, claims claimSet, shown *lazy.M
 		if rule.Claim == "" {
 			continue
 		}
-		if _, told := claims[rule.Claim]; !told {
+		if _, exists := claims[rule.Claim]; !exists {
 			return fmt.Errorf("oidc: required claim %s not present in ID token", rule.Claim)
 		}
 		var value string
@@ -262,11 +262,11 @@ func shownUser(u *request.User) *lazy.MapValue {
 	return shown
 }
 
-func shownValue(value any) ref.Val { return named(types.DefaultTypeAdapter.NativeToValue(value)) }
+func shownValue(value any) ref.Val { return escapeNames(types.DefaultTypeAdapter.NativeToValue(value)) }
 
-// named wraps a value so that expressions can use escaped names of fields, such as a.b__dash__c for
-// the field b-c.
-func named(value ref.Val) ref.Val {
+// escapeNames wraps a value so that expressions can use escaped names of fields, such as
+// a.b__dash__c for the field b-c.
+func escapeNames(value ref.Val) ref.Val {
 	switch v := value.(type) {
 	case traits.Mapper:
 		return &namedMap{v}
@@ -286,10 +286,10 @@ func (m *namedMap) Find(key ref.Val) (ref.Val, bool) {
 		}
 	}
 	value, ok := m.Mapper.Find(key)
-	return named(value), ok
+	return escapeNames(value), ok
 }
 
 type namedList struct{ traits.Lister }
 
 // Get implements traits.Lister.
-func (l *namedList) Get(index ref.Val) ref.Val { return named(l.Lister.Get(index)) }
+func (l *namedList) Get(index ref.Val) ref.Val { return escapeNames(l.Lister.Get(index)) }

@@ -61,7 +61,7 @@ var AllAlgorithms = []string{"ES256", "ES384", "ES512", "PS256", "PS384", "PS512
 type Set struct {
 	Anonymous *apiserver.AnonymousAuthConfig // nil if not configured
 	issuers   []*issuer
-	checked   ttlcache.Cache[request.User] // users of recently verified tokens
+	users     ttlcache.Cache[request.User] // users of recently verified tokens
 	stop      context.CancelFunc
 }
 
@@ -98,7 +98,7 @@ func New(config *apiserver.AuthenticationConfiguration, options Options) (*Set, 
 	if len(options.Algorithms) == 0 {
 		options.Algorithms = AllAlgorithms
 	}
-	set := &Set{Anonymous: config.Anonymous, checked: ttlcache.Cache[request.User]{MaxEntries: rememberMost}}
+	set := &Set{Anonymous: config.Anonymous, users: ttlcache.Cache[request.User]{MaxEntries: maxCached}}
 	for _, one := range config.JWT {
 		i, err := newIssuer(compiler, one, options)
 		if err != nil {
@@ -140,7 +140,7 @@ func (s *Set) User(ctx context.Context, token string) (u request.User, known boo
 	}
 	for _, i := range s.issuers {
 		if i.config.Issuer.URL == named {
-			u, err := s.remembered(ctx, i, token)
+			u, err := s.cachedUser(ctx, i, token)
 			return u, true, err
 		}
 	}
@@ -148,25 +148,25 @@ func (s *Set) User(ctx context.Context, token string) (u request.User, known boo
 }
 
 const (
-	rememberedFor = 10 * time.Second // as kube-apiserver does
-	rememberMost  = 4096
+	cacheTTL  = 10 * time.Second // as kube-apiserver does
+	maxCached = 4096
 )
 
-// remembered returns the user of a token. It caches the results for a short time.
-func (s *Set) remembered(ctx context.Context, i *issuer, token string) (request.User, error) {
+// cachedUser returns the user of a token. It caches the results for a short time.
+func (s *Set) cachedUser(ctx context.Context, i *issuer, token string) (request.User, error) {
 	hash, now := sha256.Sum256([]byte(token)), i.now()
-	if u, ok := s.checked.Get(hash, now); ok {
+	if u, ok := s.users.Get(hash, now); ok {
 		return u, nil
 	}
 	u, ends, err := i.user(ctx, token)
 	if err != nil {
 		return u, err
 	}
-	until := now.Add(rememberedFor)
+	until := now.Add(cacheTTL)
 	if ends.Before(until) {
 		until = ends
 	}
-	s.checked.Put(hash, u, now, until)
+	s.users.Put(hash, u, now, until)
 	return u, nil
 }
 
@@ -251,7 +251,7 @@ func (i *issuer) user(ctx context.Context, token string) (u request.User, ends t
 	if err != nil {
 		return u, ends, fmt.Errorf("oidc: verify token: %w", err)
 	}
-	if u, err = i.mapped(ctx, claims); err != nil {
+	if u, err = i.userOf(ctx, claims); err != nil {
 		return request.User{}, ends, err
 	}
 	return u.WithAuthenticatedGroup(), ends, nil
@@ -266,28 +266,28 @@ func (i *issuer) verify(ctx context.Context, token string) (claimSet, time.Time,
 		return nil, none, err
 	}
 	var claims claimSet
-	var said struct {
+	var registered struct {
 		Audience  stringOrList `json:"aud"`
 		Expiry    *json.Number `json:"exp"`
 		NotBefore *json.Number `json:"nbf"`
 	}
-	if err := errors.Join(json.Unmarshal(payload, &claims), json.Unmarshal(payload, &said)); err != nil {
+	if err := errors.Join(json.Unmarshal(payload, &claims), json.Unmarshal(payload, &registered)); err != nil {
 		return nil, none, fmt.Errorf("oidc: failed to unmarshal claims: %w", err)
 	}
-	if !slices.ContainsFunc(said.Audience, func(a string) bool { return slices.Contains(i.config.Issuer.Audiences, a) }) {
-		return nil, none, fmt.Errorf("oidc: expected audience in %q got %q", i.config.Issuer.Audiences, []string(said.Audience))
+	if !slices.ContainsFunc(registered.Audience, func(a string) bool { return slices.Contains(i.config.Issuer.Audiences, a) }) {
+		return nil, none, fmt.Errorf("oidc: expected audience in %q got %q", i.config.Issuer.Audiences, []string(registered.Audience))
 	}
 	now := i.now()
-	if expiry := moment(said.Expiry); expiry.Before(now) {
+	if expiry := numericDate(registered.Expiry); expiry.Before(now) {
 		return nil, none, fmt.Errorf("oidc: token is expired (Token Expiry: %v)", expiry)
 	}
-	if said.NotBefore != nil && now.Add(5*time.Minute).Before(moment(said.NotBefore)) {
-		return nil, none, fmt.Errorf("oidc: current time %v before the nbf (not before) time: %v", now, moment(said.NotBefore))
+	if registered.NotBefore != nil && now.Add(5*time.Minute).Before(numericDate(registered.NotBefore)) {
+		return nil, none, fmt.Errorf("oidc: current time %v before the nbf (not before) time: %v", now, numericDate(registered.NotBefore))
 	}
 	if err := i.checkSignature(ctx, token, now); err != nil {
 		return nil, none, err
 	}
-	return claims, moment(said.Expiry), nil
+	return claims, numericDate(registered.Expiry), nil
 }
 
 // checkSignature returns nil if one of the issuer's keys has signed the token. Rejected tokens are
@@ -309,11 +309,11 @@ func (i *issuer) checkSignature(ctx context.Context, token string, now time.Time
 	if _, ok := set.rejected.Get(hash, now); ok {
 		return failed
 	}
-	if err = i.gate.Verify(ctx, parsed, fitting(keys, parsed.Algorithm)); err == nil {
+	if err = i.gate.Verify(ctx, parsed, usableKeys(keys, parsed.Algorithm)); err == nil {
 		return nil
 	}
 	if err == signature.ErrInvalid {
-		set.rejected.Put(hash, struct{}{}, now, now.Add(rememberedFor))
+		set.rejected.Put(hash, struct{}{}, now, now.Add(cacheTTL))
 	}
 	return failed
 }
@@ -329,9 +329,9 @@ func algorithm(token string) string {
 	return header.Algorithm
 }
 
-// moment returns the time for a number of seconds, which may have a fraction. It returns the zero
-// time if n is nil or invalid.
-func moment(n *json.Number) time.Time {
+// numericDate returns the time for a number of seconds, which may have a fraction. It returns the
+// zero time if n is nil or invalid.
+func numericDate(n *json.Number) time.Time {
 	if n == nil {
 		return time.Time{}
 	}

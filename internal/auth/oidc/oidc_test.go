@@ -381,7 +381,7 @@ func BenchmarkUser(b *testing.B) {
 		})
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				set.checked = ttlcache.Cache[request.User]{MaxEntries: rememberMost}
+				set.users = ttlcache.Cache[request.User]{MaxEntries: maxCached}
 				if _, _, err := set.User(context.Background(), token); err != nil {
 					b.Fatal(err)
 				}

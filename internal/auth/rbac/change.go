@@ -18,9 +18,9 @@ import (
 
 // A Policy builds indexes. It is not safe for concurrent use, but the indexes are.
 type Policy struct {
-	objects map[string]scheme.Object       // by the caller's keys
-	cluster map[string]*rbacv1.ClusterRole // by name
-	sums    map[string][]rbacv1.PolicyRule // rules of aggregated roles by name
+	objects    map[string]scheme.Object       // by the caller's keys
+	cluster    map[string]*rbacv1.ClusterRole // by name
+	aggregated map[string][]rbacv1.PolicyRule // rules of aggregated roles by name
 	// The keys of bindings by role. The role may not exist.
 	bound  map[roleName]map[string]struct{}
 	grants map[string]*grant // by the binding's key
@@ -29,7 +29,7 @@ type Policy struct {
 
 // NewPolicy returns a policy without objects.
 func NewPolicy() *Policy {
-	return &Policy{objects: map[string]scheme.Object{}, cluster: map[string]*rbacv1.ClusterRole{}, sums: map[string][]rbacv1.PolicyRule{},
+	return &Policy{objects: map[string]scheme.Object{}, cluster: map[string]*rbacv1.ClusterRole{}, aggregated: map[string][]rbacv1.PolicyRule{},
 		bound: map[roleName]map[string]struct{}{}, grants: map[string]*grant{}, index: &Index{seed: maphash.MakeSeed()}}
 }
 
@@ -37,7 +37,7 @@ func NewPolicy() *Policy {
 // the key.
 func (p *Policy) Change(objects map[string]scheme.Object) *Index {
 	next := *p.index
-	d := &draft{x: &next, roles: editor[roleName, *roleRules]{to: &next.roles, seed: next.seed}, grants: editor[place, []*grant]{to: &next.grants, seed: next.seed},
+	d := &indexBuilder{x: &next, roles: editor[roleName, *roleRules]{to: &next.roles, seed: next.seed}, grants: editor[grantKey, []*grant]{to: &next.grants, seed: next.seed},
 		listers: editor[subjectName, int]{to: &next.listers, seed: next.seed}}
 	roles, bindings, aggregates := map[roleName]bool{}, map[string]bool{}, false
 	for key, obj := range objects {
@@ -68,7 +68,7 @@ func (p *Policy) Change(objects map[string]scheme.Object) *Index {
 
 // put replaces one object and its rules. It reports whether a ClusterRole has changed, because
 // other roles may aggregate it.
-func (p *Policy) put(d *draft, key string, obj scheme.Object) (clusterRole bool) {
+func (p *Policy) put(d *indexBuilder, key string, obj scheme.Object) (clusterRole bool) {
 	if old := p.objects[key]; old != nil {
 		if ref, _ := BindingParts(old); ref != nil {
 			name := roleOf(ref, old.GetNamespace())
@@ -82,7 +82,7 @@ func (p *Policy) put(d *draft, key string, obj scheme.Object) (clusterRole bool)
 		if role, is := old.(*rbacv1.ClusterRole); is {
 			clusterRole = true
 			delete(p.cluster, role.Name)
-			delete(p.sums, role.Name)
+			delete(p.aggregated, role.Name)
 		}
 		delete(p.objects, key)
 	}
@@ -106,28 +106,28 @@ func (p *Policy) put(d *draft, key string, obj scheme.Object) (clusterRole bool)
 }
 
 // aggregate computes the rules of all aggregated ClusterRoles and adds the changed ones to roles.
-func (p *Policy) aggregate(d *draft, roles map[roleName]bool) {
+func (p *Policy) aggregate(d *indexBuilder, roles map[roleName]bool) {
 	all := make([]scheme.Object, 0, len(p.cluster))
 	for _, role := range p.cluster {
 		all = append(all, role)
 	}
 	for _, role := range aggregated(all) {
 		name := roleName{"", role.Name}
-		before, known := p.sums[role.Name]
+		before, known := p.aggregated[role.Name]
 		if known && !roles[name] && apiequality.Semantic.DeepEqual(before, role.Rules) {
 			continue
 		}
-		p.sums[role.Name], roles[name] = role.Rules, true
+		p.aggregated[role.Name], roles[name] = role.Rules, true
 		d.roles.set(name, newRoleRules(role.Rules))
 	}
 }
 
 // regrant replaces the grants of the given bindings.
-func (p *Policy) regrant(d *draft, bindings map[string]bool) {
-	gone, come := map[place][]*grant{}, map[place][]*grant{}
-	note := func(g *grant, to map[place][]*grant, listers int) {
+func (p *Policy) regrant(d *indexBuilder, bindings map[string]bool) {
+	gone, come := map[grantKey][]*grant{}, map[grantKey][]*grant{}
+	note := func(g *grant, to map[grantKey][]*grant, listers int) {
 		for _, subject := range g.subjects {
-			at := place{subject, g.namespace}
+			at := grantKey{subject, g.namespace}
 			to[at] = append(to[at], g)
 			if !g.role.lists {
 				continue
@@ -160,10 +160,10 @@ func (p *Policy) regrant(d *draft, bindings map[string]bool) {
 }
 
 // A draft is an index under construction.
-type draft struct {
+type indexBuilder struct {
 	x       *Index
 	roles   editor[roleName, *roleRules]
-	grants  editor[place, []*grant]
+	grants  editor[grantKey, []*grant]
 	listers editor[subjectName, int]
 }
 
@@ -171,7 +171,7 @@ type draft struct {
 const fewGrants = 16
 
 // replace updates the list of grants at a place, which is sorted by name.
-func (d *draft) replace(at place, gone, come []*grant) {
+func (d *indexBuilder) replace(at grantKey, gone, come []*grant) {
 	before := d.x.grants.get(d.x.seed, at)
 	list := make([]*grant, len(before), len(before)+len(come))
 	copy(list, before)

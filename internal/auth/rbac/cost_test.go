@@ -92,7 +92,7 @@ func TestPermissionsAreCountedFirst(t *testing.T) {
 	if missing, err := newHoldings(own).missing(cube(30)); err != nil || len(missing) != 30*30*30-1 {
 		t.Errorf("got %d, %v", len(missing), err)
 	}
-	err := x.mayGive(&Access{User: "u"}, cube(36))
+	err := x.checkCovered(&Access{User: "u"}, cube(36))
 	if err == nil || len(err.Error()) > 2<<20 || !strings.HasSuffix(err.Error(), fmt.Sprintf("and %d more", 36*36-apierror.MaxErrors)) {
 		t.Errorf("the refusal has %d bytes", len(fmt.Sprint(err)))
 	}

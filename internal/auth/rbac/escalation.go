@@ -90,7 +90,7 @@ func (h *holdings) missing(rules []rbacv1.PolicyRule) (missing []rbacv1.PolicyRu
 			}
 		}
 		if h.comparisons > maxComparisons {
-			return nil, fmt.Errorf("the comparison of the role's permissions with the %d rules that its writer has takes too long: give fewer at once", len(h.rules))
+			return nil, fmt.Errorf("comparing the role's permissions with the %d rules of its author takes too long: split the role", len(h.rules))
 		}
 	}
 	return missing, nil
@@ -205,8 +205,8 @@ func (h *holdings) cover(part *rbacv1.PolicyRule) bool {
 	return false
 }
 
-// uncovered is like missing, but without an error. It is used for the default policy.
-func uncovered(own, rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
+// missingRules is like missing, but without an error. It is used for the default policy.
+func missingRules(own, rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	missing, _ := newHoldings(own).missing(rules)
 	return missing
 }

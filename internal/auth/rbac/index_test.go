@@ -250,7 +250,7 @@ ClusterRole reader
 		if got, _ := index.Allows(q); got != may {
 			t.Errorf("%s: allowed is %v", who, got)
 		}
-		if got := index.mayGive(q, rules) == nil; got != may {
+		if got := index.checkCovered(q, rules) == nil; got != may {
 			t.Errorf("%s: may give is %v", who, got)
 		}
 		if got := index.MayBind(q, named) == nil; got != may {
@@ -300,7 +300,7 @@ ClusterRole half2
 		if got, _ := index.Allows(q); got != may[0] {
 			t.Errorf("%s: allowed is %v", who, got)
 		}
-		if got := index.mayGive(q, rules) == nil; got != may[1] { // an administrator has the verb escalate for it
+		if got := index.checkCovered(q, rules) == nil; got != may[1] { // an administrator has the verb escalate for it
 			t.Errorf("%s: may give is %v", who, got)
 		}
 	}
@@ -345,7 +345,7 @@ func TestReconcileAddsAndNeverTakes(t *testing.T) {
 	if binding := changes.Update[1].(*rbacv1.ClusterRoleBinding); len(binding.Subjects) != 2 {
 		t.Errorf("a's binding became %+v", binding)
 	}
-	if !gathers(c) || len(c.Rules) != 1 {
+	if !aggregates(c) || len(c.Rules) != 1 {
 		t.Errorf("c became %+v", c)
 	}
 }

@@ -55,8 +55,8 @@ type Access struct {
 type Index struct {
 	seed    maphash.Seed
 	roles   parts[roleName, *roleRules]
-	grants  parts[place, []*grant]  // each list is sorted by name
-	listers parts[subjectName, int] // number of a subject's grants that include a list permission
+	grants  parts[grantKey, []*grant] // each list is sorted by name
+	listers parts[subjectName, int]   // number of a subject's grants that include a list permission
 }
 
 // roleName identifies a ClusterRole (namespace "") or a Role.
@@ -65,19 +65,19 @@ type roleName struct{ namespace, name string }
 // subjectName identifies a user or a group. A service account is identified by its user name.
 type subjectName struct{ kind, name string }
 
-// place is the key for looking up grants. The namespace is "" if the grant applies to all
+// grantKey is the key for looking up grants. The namespace is "" if the grant applies to all
 // namespaces.
-type place struct {
+type grantKey struct {
 	subject   subjectName
 	namespace string
 }
 
 // roleRules is a list of rules with a filter for each rule.
 type roleRules struct {
-	rules  []rbacv1.PolicyRule
-	sieves []sieve
-	lists  bool // a rule allows listing the objects of some resource
-	all    bool // the rules allow every verb on every resource and URL, like cluster-admin
+	rules   []rbacv1.PolicyRule
+	filters []ruleFilter
+	lists   bool // a rule allows listing the objects of some resource
+	all     bool // the rules allow every verb on every resource and URL, like cluster-admin
 }
 
 // grant is one binding.
@@ -162,13 +162,13 @@ func resolveSubject(s rbacv1.Subject, namespace string) (key subjectName, who st
 // A sieve is a bit filter for the verbs and the resources of a rule. Each item sets one of 64 bits.
 // If the bit of an item is not set, the rule does not contain the item. If it is set, the rule may
 // contain it.
-type sieve struct{ verbs, resources uint64 }
+type ruleFilter struct{ verbs, resources uint64 }
 
 func newRoleRules(rules []rbacv1.PolicyRule) *roleRules {
-	role := &roleRules{rules: rules, sieves: make([]sieve, len(rules))}
+	role := &roleRules{rules: rules, filters: make([]ruleFilter, len(rules))}
 	resources, urls := false, false
 	for i, rule := range rules {
-		role.sieves[i] = sieve{sieveBits(rule.Verbs), sieveBits(rule.Resources)}
+		role.filters[i] = ruleFilter{filterBits(rule.Verbs), filterBits(rule.Resources)}
 		every := slices.Contains(rule.Verbs, "*")
 		role.lists = role.lists || has(rule.Verbs, "list") && len(rule.Resources) > 0 && len(rule.ResourceNames) == 0
 		resources = resources || every && len(rule.ResourceNames) == 0 && slices.Contains(rule.APIGroups, "*") && slices.Contains(rule.Resources, "*")
@@ -178,17 +178,17 @@ func newRoleRules(rules []rbacv1.PolicyRule) *roleRules {
 	return role
 }
 
-func sieveBits(items []string) (bits uint64) {
+func filterBits(items []string) (bits uint64) {
 	for _, item := range items {
 		if strings.HasPrefix(item, "*") { // "*" and "*/scale" match many items
 			return ^uint64(0)
 		}
-		bits |= sieveBit(item)
+		bits |= filterBit(item)
 	}
 	return bits
 }
 
-func sieveBit(item string) uint64 {
+func filterBit(item string) uint64 {
 	hash := uint32(len(item))
 	for i := range len(item) {
 		hash = hash*31 + uint32(item[i])
@@ -203,7 +203,7 @@ func (x *Index) Allows(q *Access) (allowed bool, reason string) {
 	if q.Subresource != "" {
 		resource += "/" + q.Subresource
 	}
-	verb, thing := sieveBit(q.Verb), sieveBit(resource)
+	verb, thing := filterBit(q.Verb), filterBit(resource)
 	dangling := false
 	x.visit(q, func(g *grant) bool {
 		dangling = dangling || g.dangling != nil
@@ -211,7 +211,7 @@ func (x *Index) Allows(q *Access) (allowed bool, reason string) {
 			allowed, reason = true, g.reason(q)
 			return false
 		}
-		for i, s := range g.role.sieves {
+		for i, s := range g.role.filters {
 			pass := s.verbs&verb != 0 && (s.resources&thing != 0 || !q.ResourceRequest)
 			if pass && ruleAllows(&g.role.rules[i], q, resource) {
 				allowed, reason = true, g.reason(q)
@@ -242,7 +242,7 @@ func (x *Index) visit(q *Access, each func(*grant) bool) {
 		if i >= 0 {
 			key = subjectName{rbacv1.GroupKind, q.Groups[i]}
 		}
-		for _, g := range x.grants.get(x.seed, place{key, ""}) {
+		for _, g := range x.grants.get(x.seed, grantKey{key, ""}) {
 			if !each(g) {
 				return
 			}
@@ -250,7 +250,7 @@ func (x *Index) visit(q *Access, each func(*grant) bool) {
 		if q.Namespace == "" {
 			continue
 		}
-		for _, g := range x.grants.get(x.seed, place{key, q.Namespace}) {
+		for _, g := range x.grants.get(x.seed, grantKey{key, q.Namespace}) {
 			if !each(g) {
 				return
 			}
@@ -372,7 +372,7 @@ func aggregated(objects []scheme.Object) []*rbacv1.ClusterRole {
 	for grown := true; grown; {
 		grown = false
 		for _, role := range sums {
-			rules := gather(role, all)
+			rules := aggregateRules(role, all)
 			grown = grown || len(rules) > len(role.Rules)
 			role.Rules = rules
 		}
@@ -380,7 +380,7 @@ func aggregated(objects []scheme.Object) []*rbacv1.ClusterRole {
 	return sums
 }
 
-func gather(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) (rules []rbacv1.PolicyRule) {
+func aggregateRules(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) (rules []rbacv1.PolicyRule) {
 	seen := map[string]bool{}
 	for i := range role.AggregationRule.ClusterRoleSelectors {
 		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
@@ -423,9 +423,9 @@ var FullAuthority = []rbacv1.PolicyRule{
 	{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
 }
 
-// mayGive returns nil if the user's rules in q's namespace cover the given rules. Otherwise the
-// error lists the missing permissions. q.Resource is the resource of the request.
-func (x *Index) mayGive(q *Access, rules []rbacv1.PolicyRule) error {
+// checkCovered returns nil if the user's rules in q's namespace cover the given rules. Otherwise
+// the error lists the missing permissions. q.Resource is the resource of the request.
+func (x *Index) checkCovered(q *Access, rules []rbacv1.PolicyRule) error {
 	own, _ := x.RulesFor(q)
 	missing, err := newHoldings(own).missing(rules)
 	if err != nil || len(missing) == 0 {
@@ -442,29 +442,29 @@ func (x *Index) mayGive(q *Access, rules []rbacv1.PolicyRule) error {
 // MayGrantRole returns an error if the user may not write the Role or ClusterRole. old is the
 // previous version, or nil for a create.
 func (x *Index) MayGrantRole(q *Access, role, old scheme.Object) error {
-	if err := x.mayGive(q, *rulesOf(role)); err != nil {
+	if err := x.checkCovered(q, *rulesOf(role)); err != nil {
 		return err
 	}
-	if (gathers(role) || gathers(old)) && x.mayGive(q, FullAuthority) != nil {
+	if (aggregates(role) || aggregates(old)) && x.checkCovered(q, FullAuthority) != nil {
 		return errors.New("must have cluster-admin privileges to use the aggregationRule")
 	}
 	return nil
 }
 
-// gathers reports whether obj is a ClusterRole with an aggregation rule that has selectors.
-func gathers(obj scheme.Object) bool {
+// aggregates reports whether obj is a ClusterRole with an aggregation rule that has selectors.
+func aggregates(obj scheme.Object) bool {
 	role, ok := obj.(*rbacv1.ClusterRole)
 	return ok && role.AggregationRule != nil && len(role.AggregationRule.ClusterRoleSelectors) > 0
 }
 
 // MayBind returns an error if the user may not write a binding to the role. The error is a 404
-// Status if the role does not exist, or else from mayGive.
+// Status if the role does not exist, or else from checkCovered.
 func (x *Index) MayBind(q *Access, ref rbacv1.RoleRef) error {
 	role, dangling := x.resolve(&ref, q.Namespace)
 	if dangling != nil {
 		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: q.Resource}, ref.Name)
 	}
-	return x.mayGive(q, role.rules)
+	return x.checkCovered(q, role.rules)
 }
 
 // ---- The default policy ----
@@ -645,7 +645,7 @@ func merge(have, want scheme.Object) scheme.Object {
 	merged.SetLabels(mergeMaps(want.GetLabels(), merged.GetLabels()))
 	merged.SetAnnotations(mergeMaps(want.GetAnnotations(), merged.GetAnnotations()))
 	if rules := rulesOf(merged); rules != nil {
-		*rules = append(*rules, uncovered(*rules, *rulesOf(want))...)
+		*rules = append(*rules, missingRules(*rules, *rulesOf(want))...)
 	}
 	if role, ok := merged.(*rbacv1.ClusterRole); ok {
 		mergeAggregation(role, want.(*rbacv1.ClusterRole))

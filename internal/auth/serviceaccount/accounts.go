@@ -183,13 +183,13 @@ func New(st *store.Store, cfg Config) (*Tokens, error) {
 			return nil, fmt.Errorf("--service-account-signing-key-file: %w", err)
 		}
 	case !slices.ContainsFunc(t.keys, signs):
-		if signing, err = keptKey(st); err != nil {
+		if signing, err = storedKey(st); err != nil {
 			return nil, err
 		}
 	}
 	i := slices.IndexFunc(signing, signs)
 	if i < 0 {
-		return nil, fmt.Errorf("--service-account-signing-key-file: %s holds no private key", cfg.SigningKeyFile)
+		return nil, fmt.Errorf("--service-account-signing-key-file: %s contains no private key", cfg.SigningKeyFile)
 	}
 	t.signer = signing[i]
 	if !slices.ContainsFunc(t.keys, func(key accountKey) bool { return key.id == t.signer.id }) {
@@ -200,8 +200,8 @@ func New(st *store.Store, cfg Config) (*Tokens, error) {
 
 // ---- Keys
 
-// keptKey returns the key in the data file.
-func keptKey(st *store.Store) ([]accountKey, error) {
+// storedKey returns the key in the data file.
+func storedKey(st *store.Store) ([]accountKey, error) {
 	der, err := st.Secret("service-account-key", func() []byte {
 		key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader) // never fails
 		der, _ := x509.MarshalPKCS8PrivateKey(key)
@@ -239,7 +239,7 @@ func readKeys(path string) (keys []accountKey, err error) {
 		keys = append(keys, key)
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s holds no PEM key", path)
+		return nil, fmt.Errorf("%s contains no PEM key", path)
 	}
 	return keys, nil
 }
@@ -263,7 +263,7 @@ func parseKey(block *pem.Block) (key accountKey, err error) {
 			parsed = cert.PublicKey
 		}
 	default:
-		err = fmt.Errorf("a %q is no key that signs tokens", block.Type)
+		err = fmt.Errorf("a %q cannot sign tokens", block.Type)
 	}
 	if err != nil {
 		return key, err

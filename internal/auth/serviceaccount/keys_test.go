@@ -68,10 +68,10 @@ func TestWhichKeySigns(t *testing.T) {
 	}
 	for want, cfg := range map[string]Config{
 		"--service-account-signing-key-file: open":                {SigningKeyFile: "/does/not/exist"},
-		"holds no private key":                                    {SigningKeyFile: files["rsa.pub"]},
+		"contains no private key":                                 {SigningKeyFile: files["rsa.pub"]},
 		"--service-account-key-file: open":                        {KeyFiles: []string{"/does/not/exist"}},
-		"holds no PEM key":                                        {KeyFiles: []string{apitest.TempFile(t, "x", "secret-text")}},
-		`a "DSA PRIVATE KEY" is no key`:                           {KeyFiles: []string{apitest.TempFile(t, "x", "-----BEGIN DSA PRIVATE KEY-----\nc2VjcmV0\n-----END DSA PRIVATE KEY-----\n")}},
+		"contains no PEM key":                                     {KeyFiles: []string{apitest.TempFile(t, "x", "secret-text")}},
+		`a "DSA PRIVATE KEY" cannot sign tokens`:                  {KeyFiles: []string{apitest.TempFile(t, "x", "-----BEGIN DSA PRIVATE KEY-----\nc2VjcmV0\n-----END DSA PRIVATE KEY-----\n")}},
 		"--service-account-key-file: " + files["rsa"] + "-broken": {KeyFiles: []string{broken(t, files["rsa"])}},
 	} {
 		_, err := New(st, cfg)

@@ -71,7 +71,7 @@ func Parse(text string) (*Token, error) {
 	t := &Token{Payload: decoded[1], signed: text[:len(parts[0])+1+len(parts[1])], signature: decoded[2]}
 	for name, into := range map[string]*string{"alg": &t.Algorithm, "kid": &t.KeyID} {
 		if value, ok := header[name]; ok && json.Unmarshal(value, into) != nil {
-			return nil, errors.New("the token's header has no text as " + name)
+			return nil, errors.New("the token's header has no string " + name)
 		}
 	}
 	if t.method = jwt.GetSigningMethod(t.Algorithm); t.method == nil {
@@ -83,7 +83,7 @@ func Parse(text string) (*Token, error) {
 // A Gate limits how many signatures are checked concurrently. The zero Gate is ready to use.
 type Gate struct {
 	once   sync.Once
-	places chan struct{} // one element for each check that runs
+	slots  chan struct{} // one element for each check that runs
 	checks atomic.Int64
 }
 
@@ -92,16 +92,16 @@ func (g *Gate) Checks() int64 { return g.checks.Load() }
 
 // Do calls check when a place is free. It returns the context's error if the request ends first.
 func (g *Gate) Do(ctx context.Context, check func() error) error {
-	g.once.Do(func() { g.places = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)) })
+	g.once.Do(func() { g.slots = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)) })
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	select {
-	case g.places <- struct{}{}:
+	case g.slots <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-g.places }()
+	defer func() { <-g.slots }()
 	return check()
 }
 

@@ -49,8 +49,8 @@ func TestChecksThatRunAtOnceAreBounded(t *testing.T) {
 		m.end <- struct{}{}
 	}
 	done.Wait()
-	if most := m.most.Load(); most > int64(cap(gate.places)) || gate.Checks() != clients {
-		t.Errorf("%d of %d checks ran at once, %d in total", most, cap(gate.places), gate.Checks())
+	if most := m.most.Load(); most > int64(cap(gate.slots)) || gate.Checks() != clients {
+		t.Errorf("%d of %d checks ran at once, %d in total", most, cap(gate.slots), gate.Checks())
 	}
 }
 
@@ -59,8 +59,8 @@ func TestWaitingEndsWithTheRequest(t *testing.T) {
 	m := &slowMethod{started: make(chan struct{}, 100), end: make(chan struct{})}
 	var gate Gate
 	_ = gate.Do(context.Background(), func() error { return nil }) // makes the places
-	for range cap(gate.places) {
-		gate.places <- struct{}{}
+	for range cap(gate.slots) {
+		gate.slots <- struct{}{}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error)

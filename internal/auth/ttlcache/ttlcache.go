@@ -28,9 +28,9 @@ type Cache[V any] struct {
 	MaxEntries int
 	MaxBytes   int // maximum sum of the sizes passed to PutSized; 0 means no limit
 
-	mu    sync.Mutex // guards the fields below
-	kept  map[Key]entry[V]
-	bytes int
+	mu      sync.Mutex // guards the fields below
+	entries map[Key]entry[V]
+	bytes   int
 }
 
 type entry[V any] struct {
@@ -43,7 +43,7 @@ type entry[V any] struct {
 func (m *Cache[V]) Get(key Key, now time.Time) (value V, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	found, ok := m.kept[key]
+	found, ok := m.entries[key]
 	if !ok || !now.Before(found.until) {
 		return value, false
 	}
@@ -64,28 +64,28 @@ func (m *Cache[V]) PutSized(key Key, value V, size int, now, until time.Time) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.kept == nil {
-		m.kept = map[Key]entry[V]{}
+	if m.entries == nil {
+		m.entries = map[Key]entry[V]{}
 	}
-	m.bytes -= m.kept[key].size
-	delete(m.kept, key)
+	m.bytes -= m.entries[key].size
+	delete(m.entries, key)
 	full := func(part int) bool {
-		return len(m.kept) > (m.MaxEntries-1)/part || m.MaxBytes > 0 && m.bytes+size > m.MaxBytes/part
+		return len(m.entries) > (m.MaxEntries-1)/part || m.MaxBytes > 0 && m.bytes+size > m.MaxBytes/part
 	}
 	if full(1) {
-		m.forget(func(_ Key, e entry[V]) bool { return !now.Before(e.until) })
+		m.evict(func(_ Key, e entry[V]) bool { return !now.Before(e.until) })
 		if full(1) {
-			m.forget(func(Key, entry[V]) bool { return full(2) })
+			m.evict(func(Key, entry[V]) bool { return full(2) })
 		}
 	}
-	m.kept[key] = entry[V]{value, until, size}
+	m.entries[key] = entry[V]{value, until, size}
 	m.bytes += size
 }
 
-func (m *Cache[V]) forget(unwanted func(Key, entry[V]) bool) {
-	for key, e := range m.kept {
+func (m *Cache[V]) evict(unwanted func(Key, entry[V]) bool) {
+	for key, e := range m.entries {
 		if unwanted(key, e) {
-			delete(m.kept, key)
+			delete(m.entries, key)
 			m.bytes -= e.size
 		}
 	}

@@ -41,8 +41,8 @@ func (t *Target) IsNamespace() bool {
 	return t.Group == "" && t.Version == "v1" && t.Resource == "namespaces"
 }
 
-// at returns the target with the group, version and resource of row.
-func (t Target) at(row *scheme.Resource) *Target {
+// withResource returns the target with the group, version and resource of row.
+func (t Target) withResource(row *scheme.Resource) *Target {
 	t.Group, t.Version, t.Resource = row.Group, row.Version, row.Plural
 	return &t
 }
@@ -104,7 +104,7 @@ func MatchingResource[R any](rules []R, matches func(*R, *Target) bool, policy *
 	}
 	for i := range rules {
 		for _, row := range equivalents() {
-			if matches(&rules[i], t.at(row)) {
+			if matches(&rules[i], t.withResource(row)) {
 				return row
 			}
 		}

@@ -34,7 +34,7 @@ type Checker struct {
 	left apierror.Budget
 }
 
-var errUnread = errors.New("was not compiled, for what stands before it has too many mistakes")
+var errNotCompiled = errors.New("was not compiled, for what stands before it has too many mistakes")
 
 // NewValidatingChecker returns a Checker for a policy that replaces old, which is nil for a
 // create. An error is internal.
@@ -70,7 +70,7 @@ func (c *Checker) check(scope plugincel.Compiler, e *expression, declared plugin
 // within calls compile, unless the errors so far have used up the budget.
 func (c *Checker) within(compile func() plugincel.CompilationResult) error {
 	if c.left.Exhausted() {
-		return errUnread
+		return errNotCompiled
 	}
 	result := compile()
 	if result.Error == nil {

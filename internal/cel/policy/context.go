@@ -62,11 +62,11 @@ type writeContext struct {
 	w      *Write
 	target matching.Target
 
-	equivalents *[]*scheme.Resource // nil until computed
-	documents   map[*scheme.Resource]*document
-	namespace   *store.Record  // nil until read
-	inside      map[string]any // the value of namespaceObject; nil if not computed yet
-	who, where  ref.Val        // the authorizers; nil until created
+	equivalents                              *[]*scheme.Resource // nil until computed
+	documents                                map[*scheme.Resource]*document
+	namespace                                *store.Record  // nil until read
+	namespaceValue                           map[string]any // the value of namespaceObject; nil if not computed yet
+	authorizerValue, resourceAuthorizerValue ref.Val        // the authorizers; nil until created
 }
 
 // A document contains the objects and the request in a given version.
@@ -98,13 +98,13 @@ func (h *writeContext) document(row *scheme.Resource) (*document, error) {
 	}
 	d := &document{row: row}
 	var errs [2]error
-	d.object, errs[0] = h.shown(row, h.w.Object)
-	d.old, errs[1] = h.shown(row, h.w.Old)
+	d.object, errs[0] = h.documentsOf(row, h.w.Object)
+	d.old, errs[1] = h.documentsOf(row, h.w.Old)
 	h.documents[row] = d
 	return d, errors.Join(errs[:]...)
 }
 
-func (h *writeContext) shown(row *scheme.Resource, obj scheme.Object) (any, error) {
+func (h *writeContext) documentsOf(row *scheme.Resource, obj scheme.Object) (any, error) {
 	if obj == nil {
 		return nil, nil
 	}
@@ -212,8 +212,8 @@ func (h *writeContext) namespaceObject() (any, error) {
 	if !h.hasNamespace() {
 		return nil, nil
 	}
-	if h.inside != nil {
-		return h.inside, nil
+	if h.namespaceValue != nil {
+		return h.namespaceValue, nil
 	}
 	rec, err := h.record()
 	if err != nil {
@@ -234,8 +234,8 @@ func (h *writeContext) namespaceObject() (any, error) {
 		}
 	}
 	metadata["resourceVersion"] = strconv.FormatInt(rec.Rev, 10)
-	h.inside = map[string]any{"metadata": metadata, "spec": orEmpty(stored.Spec), "status": orEmpty(stored.Status)}
-	return h.inside, nil
+	h.namespaceValue = map[string]any{"metadata": metadata, "spec": orEmpty(stored.Spec), "status": orEmpty(stored.Status)}
+	return h.namespaceValue, nil
 }
 
 func orEmpty(members map[string]any) map[string]any {
@@ -248,17 +248,17 @@ func orEmpty(members map[string]any) map[string]any {
 // ---- The authorizer
 
 func (h *writeContext) authorizer() ref.Val {
-	if h.who == nil {
-		h.who = h.p.Authorize.Authorizer(h.w.Request.User)
+	if h.authorizerValue == nil {
+		h.authorizerValue = h.p.Authorize.Authorizer(h.w.Request.User)
 	}
-	return h.who
+	return h.authorizerValue
 }
 
 func (h *writeContext) resourceAuthorizer() ref.Val {
-	if h.where == nil {
-		h.where = h.p.Authorize.ResourceAuthorizer(h.w.Request.User, &h.target, h.w.Name)
+	if h.resourceAuthorizerValue == nil {
+		h.resourceAuthorizerValue = h.p.Authorize.ResourceAuthorizer(h.w.Request.User, &h.target, h.w.Name)
 	}
-	return h.where
+	return h.resourceAuthorizerValue
 }
 
 // ---- Params

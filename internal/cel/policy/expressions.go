@@ -76,8 +76,8 @@ func compilerFor(variables []admissionv1.Variable) (*plugincel.CompositedCompile
 	return newCompiler()
 }
 
-// of returns the programs and compiles them if necessary.
-func (p *programs) of(policy *policy) (*compiled, error) {
+// compiledFor returns the programs and compiles them if necessary.
+func (p *programs) compiledFor(policy *policy) (*compiled, error) {
 	p.used.Store(time.Now().UnixNano())
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,9 +203,9 @@ func newEvaluation(ctx context.Context, c *compiled, a *activation, budget int64
 	return e
 }
 
-// of evaluates an expression. failed is the error returned by the expression itself. If err is not
-// nil, the whole evaluation must stop. If there is no expression, all results are nil.
-func (e *evaluation) of(c *plugincel.CompilationResult) (value ref.Val, failed, err error) {
+// evaluate evaluates an expression. failed is the error returned by the expression itself. If err
+// is not nil, the whole evaluation must stop. If there is no expression, all results are nil.
+func (e *evaluation) evaluate(c *plugincel.CompilationResult) (value ref.Val, failed, err error) {
 	switch {
 	case c.ExpressionAccessor == nil:
 		return nil, nil, nil

@@ -72,14 +72,14 @@ type invocation struct {
 func (i *invocation) key() invocationKey { return invocationKey{i.policy.name, i.b.name, i.param.name} }
 
 // A complaint is the reason why a policy rejects the write or could not run.
-type complaint struct {
+type policyFailure struct {
 	policy *policy
 	b      *binding // nil if it concerns the whole policy
 	cause  error
 	reason metav1.StatusReason
 }
 
-func (c *complaint) text() string {
+func (c *policyFailure) text() string {
 	if c.b != nil {
 		return fmt.Sprintf("policy '%s' with binding '%s' denied request: %v", c.policy.name, c.b.name, c.cause)
 	}
@@ -108,20 +108,20 @@ func (p *Policies) Mutate(ctx context.Context, w *Write, rounds *ReinvocationSta
 // A mutator runs the mutating policies for a write. It may replace the object.
 type mutator struct {
 	*writeContext
-	rounds     *ReinvocationState
-	mutated    bool
-	complaints []complaint
+	rounds   *ReinvocationState
+	mutated  bool
+	failures []policyFailure
 }
 
-func (m *mutator) complain(policy *policy, b *binding, cause error, reason metav1.StatusReason) {
-	m.complaints = append(m.complaints, complaint{policy, b, cause, reason})
+func (m *mutator) addFailure(policy *policy, b *binding, cause error, reason metav1.StatusReason) {
+	m.failures = append(m.failures, policyFailure{policy, b, cause, reason})
 }
 
 // refusal returns the error for the complaints. It ignores policies with failurePolicy Ignore.
 func (m *mutator) refusal() error {
 	var err *apierrors.StatusError
-	for i := range m.complaints {
-		c := &m.complaints[i]
+	for i := range m.failures {
+		c := &m.failures[i]
 		if c.policy.failsOpen {
 			continue
 		}
@@ -148,7 +148,7 @@ func (m *mutator) run(ctx context.Context, policies []*policy) error {
 			_, err = m.paramRow(policy)
 		}
 		if err != nil {
-			m.complain(policy, nil, fmt.Errorf("failed to configure policy: %w", err), "")
+			m.addFailure(policy, nil, fmt.Errorf("failed to configure policy: %w", err), "")
 			continue
 		}
 		if row == nil {
@@ -157,7 +157,7 @@ func (m *mutator) run(ctx context.Context, policies []*policy) error {
 		for _, b := range policy.bindings {
 			found, err := m.invocations(ctx, policy, b, row)
 			if err != nil {
-				m.complain(policy, b, fmt.Errorf("failed to configure binding: %w", err), "")
+				m.addFailure(policy, b, fmt.Errorf("failed to configure binding: %w", err), "")
 			}
 			calls = append(calls, found...)
 		}
@@ -171,7 +171,7 @@ func (m *mutator) run(ctx context.Context, policies []*policy) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := m.ask(ctx, &calls[i]); err != nil {
+		if err := m.runInvocation(ctx, &calls[i]); err != nil {
 			return err
 		}
 	}
@@ -192,19 +192,19 @@ func (m *mutator) invocations(ctx context.Context, policy *policy, b *binding, r
 	return calls, nil
 }
 
-// ask runs one invocation. An error ends the request.
-func (m *mutator) ask(ctx context.Context, call *invocation) error {
+// runInvocation runs one invocation. An error ends the request.
+func (m *mutator) runInvocation(ctx context.Context, call *invocation) error {
 	document, err := m.document(call.row)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	c, err := call.policy.programs.of(call.policy)
+	c, err := call.policy.programs.compiledFor(call.policy)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
-	wanted, err := m.wanted(ctx, c, document, call.param.value)
+	wanted, err := m.meetsConditions(ctx, c, document, call.param.value)
 	if err != nil {
-		m.complain(call.policy, call.b, err, metav1.StatusReasonInvalid)
+		m.addFailure(call.policy, call.b, err, metav1.StatusReasonInvalid)
 		return nil
 	}
 	if !wanted || m.rounds.passes > 1 && !m.rounds.again[call.key()] {
@@ -218,13 +218,13 @@ func (m *mutator) ask(ctx context.Context, call *invocation) error {
 		if err != nil {
 			check.Error = errorType(err.Error())
 		}
-		m.p.tell(check)
+		m.p.reportCheck(check)
 		var status *apierrors.StatusError
 		if errors.As(err, &status) {
 			return status
 		}
 		if err != nil {
-			m.complain(call.policy, call.b, err, metav1.StatusReasonInvalid)
+			m.addFailure(call.policy, call.b, err, metav1.StatusReasonInvalid)
 		}
 	}
 	if !apiequality.Semantic.DeepEqual(before, m.w.Object) {
@@ -248,7 +248,7 @@ func (m *mutator) mutate(ctx context.Context, c *compiled, call *invocation, i i
 		return program.Error
 	}
 	a := &activation{h: m.writeContext, row: document, params: call.param.value, authorized: true}
-	value, failed, err := newEvaluation(ctx, c, a, celconfig.RuntimeCELCostBudget).of(program)
+	value, failed, err := newEvaluation(ctx, c, a, celconfig.RuntimeCELCostBudget).evaluate(program)
 	if err = errors.Join(err, failed); err != nil || value == nil {
 		return err
 	}
@@ -342,15 +342,15 @@ func patched(document *document, value ref.Val) ([]byte, error) {
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("JSON Patch: %s", patchWords(&step))
+			return nil, fmt.Errorf("JSON Patch: %s", patchErrorText(&step))
 		}
 	}
 	return doc.Root.Encode()
 }
 
-// patchWords returns the error message for an operation that does not apply. kube-apiserver's
+// patchErrorText returns the error message for an operation that does not apply. kube-apiserver's
 // messages depend on the details of its library. These are the most common ones.
-func patchWords(step *patch.PatchStep) string {
+func patchErrorText(step *patch.PatchStep) string {
 	switch step.Op {
 	case "add":
 		return fmt.Sprintf("add operation does not apply: doc is missing path: %q: missing value", *step.Path)

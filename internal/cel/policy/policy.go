@@ -105,8 +105,8 @@ func (p *Policies) HasValidating() bool {
 	return set != nil && len(set.validating) > 0
 }
 
-// tell reports a check if OnCheck is set.
-func (p *Policies) tell(c Check) {
+// reportCheck reports a check if OnCheck is set.
+func (p *Policies) reportCheck(c Check) {
 	if p.OnCheck != nil {
 		p.OnCheck(c)
 	}

@@ -109,15 +109,15 @@ func (c *TypeChecker) check(policy *admissionv1.ValidatingAdmissionPolicy) (warn
 		return nil
 	}
 	check := func(at *field.Path, text string) {
-		var said []string
+		var messages []string
 		for _, kind := range kinds {
 			result := kind.compiler.CompileCELExpression(&expression{text: text}, typed, environment.StoredExpressions)
 			if result.Error != nil {
-				said = append(said, fmt.Sprintf("%v: %v\n", kind.gvk, result.Error))
+				messages = append(messages, fmt.Sprintf("%v: %v\n", kind.gvk, result.Error))
 			}
 		}
-		if len(said) > 0 {
-			warnings = append(warnings, admissionv1.ExpressionWarning{FieldRef: at.String(), Warning: strings.Join(said, "\n")})
+		if len(messages) > 0 {
+			warnings = append(warnings, admissionv1.ExpressionWarning{FieldRef: at.String(), Warning: strings.Join(messages, "\n")})
 		}
 	}
 	for i, v := range policy.Spec.Validations {
@@ -148,7 +148,7 @@ func (c *TypeChecker) kinds(policy *admissionv1.ValidatingAdmissionPolicy) (foun
 		if slices.Contains(rule.APIGroups, "*") || slices.Contains(rule.APIVersions, "*") {
 			continue
 		}
-		c.named(&rule.Rule, rows)
+		c.addNamedRows(&rule.Rule, rows)
 	}
 	params, hasParams := c.paramType(policy)
 	for gvk, row := range rows {
@@ -173,8 +173,8 @@ func orderOf(gvk schema.GroupVersionKind) string {
 	return gvk.Group + "\x00" + gvk.Version + "\x00" + gvk.Kind
 }
 
-// named adds the rows named by a rule, up to maxTypes.
-func (c *TypeChecker) named(rule *admissionv1.Rule, rows map[schema.GroupVersionKind]*scheme.Resource) {
+// addNamedRows adds the rows named by a rule, up to maxTypes.
+func (c *TypeChecker) addNamedRows(rule *admissionv1.Rule, rows map[schema.GroupVersionKind]*scheme.Resource) {
 	count := 0
 	for _, group := range slices.Sorted(slices.Values(rule.APIGroups)) {
 		for _, version := range slices.Sorted(slices.Values(rule.APIVersions)) {
@@ -293,14 +293,14 @@ func typedCompiler(object, params *apiservercel.DeclType, hasParams bool) (*plug
 	if err != nil {
 		return nil, err
 	}
-	compiler.Compiler = typeOnly{compiler}
+	compiler.Compiler = typeCheckCompiler{compiler}
 	return compiler, nil
 }
 
-// typeOnly checks types without creating programs. It accepts any result type.
-type typeOnly struct{ scope *plugincel.CompositedCompiler }
+// typeCheckCompiler checks types without creating programs. It accepts any result type.
+type typeCheckCompiler struct{ scope *plugincel.CompositedCompiler }
 
-func (c typeOnly) CompileCELExpression(e plugincel.ExpressionAccessor, _ plugincel.OptionalVariableDeclarations, mode environment.Type) plugincel.CompilationResult {
+func (c typeCheckCompiler) CompileCELExpression(e plugincel.ExpressionAccessor, _ plugincel.OptionalVariableDeclarations, mode environment.Type) plugincel.CompilationResult {
 	env, err := c.scope.Env(mode)
 	if err != nil {
 		return plugincel.CompilationResult{ExpressionAccessor: e, Error: &apiservercel.Error{Type: apiservercel.ErrorTypeInternal, Detail: err.Error()}}

@@ -40,11 +40,11 @@ const maxAnnotation = 10 << 10
 
 // A verdict is the result of a validation that is false or could not be evaluated.
 type verdict struct {
-	denied  bool
-	failed  bool // the evaluation failed; denied is set if that rejects the write
-	message string
-	reason  metav1.StatusReason
-	took    time.Duration
+	denied   bool
+	failed   bool // the evaluation failed; denied is set if that rejects the write
+	message  string
+	reason   metav1.StatusReason
+	duration time.Duration
 }
 
 // A finding is the result of evaluating a binding with a param.
@@ -69,22 +69,22 @@ func (p *Policies) Validate(ctx context.Context, w *Write) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := s.ask(ctx, policy); err != nil {
+		if err := s.evaluatePolicy(ctx, policy); err != nil {
 			return err
 		}
 	}
-	return s.refusal
+	return s.rejection
 }
 
 // A session is a writeContext with the first rejection.
 type session struct {
 	*writeContext
-	refusal error // the first rejection
+	rejection error // the first rejection
 }
 
-// ask evaluates the given policy for every binding of it. An error does not reject the write but
-// ends the request.
-func (s *session) ask(ctx context.Context, policy *policy) error {
+// evaluatePolicy evaluates the given policy for every binding of it. An error does not reject the
+// write but ends the request.
+func (s *session) evaluatePolicy(ctx context.Context, policy *policy) error {
 	row, err := policy.constraints.matches(s.writeContext)
 	if err == nil && row != nil {
 		_, err = s.paramRow(policy)
@@ -98,7 +98,7 @@ func (s *session) ask(ctx context.Context, policy *policy) error {
 	}
 	notes := map[string][]string{}
 	for _, b := range policy.bindings {
-		if err := s.askBinding(ctx, policy, b, row, notes); err != nil {
+		if err := s.evaluateBinding(ctx, policy, b, row, notes); err != nil {
 			return err
 		}
 	}
@@ -108,7 +108,7 @@ func (s *session) ask(ctx context.Context, policy *policy) error {
 	return nil
 }
 
-func (s *session) askBinding(ctx context.Context, policy *policy, b *binding, row *scheme.Resource, notes map[string][]string) error {
+func (s *session) evaluateBinding(ctx context.Context, policy *policy, b *binding, row *scheme.Resource, notes map[string][]string) error {
 	bound, err := b.matches.matches(s.writeContext)
 	if err != nil {
 		s.misconfigured(policy, b, err)
@@ -142,8 +142,8 @@ func (s *session) askBinding(ctx context.Context, policy *policy, b *binding, ro
 		found := s.evaluate(ctx, policy, document, param.value)
 		s.act(ctx, policy, b, found.verdicts)
 		for _, failure := range found.failures {
-			s.refuse(policy, b, &failure)
-			s.p.tell(Check{Policy: policy.name, Binding: b.name, Error: errorType(failure.message), Action: "deny", Duration: failure.took})
+			s.reject(policy, b, &failure)
+			s.p.reportCheck(Check{Policy: policy.name, Binding: b.name, Error: errorType(failure.message), Action: "deny", Duration: failure.duration})
 		}
 		for _, n := range found.notes {
 			if !slices.Contains(notes[n.key], n.value) {
@@ -164,12 +164,12 @@ func (s *session) misconfigured(policy *policy, b *binding, err error) {
 	if b != nil {
 		what = "binding"
 	}
-	s.refuse(policy, b, &verdict{message: fmt.Sprintf("failed to configure %s: %v", what, err)})
+	s.reject(policy, b, &verdict{message: fmt.Sprintf("failed to configure %s: %v", what, err)})
 }
 
-// refuse records the rejection if it is the first one.
-func (s *session) refuse(policy *policy, b *binding, v *verdict) {
-	if s.refusal != nil {
+// reject records the rejection if it is the first one.
+func (s *session) reject(policy *policy, b *binding, v *verdict) {
+	if s.rejection != nil {
 		return
 	}
 	by := fmt.Sprintf("ValidatingAdmissionPolicy '%s'", policy.name)
@@ -183,7 +183,7 @@ func (s *session) refuse(policy *policy, b *binding, v *verdict) {
 	}
 	err.ErrStatus.Code = codeOf(err.ErrStatus.Reason)
 	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Message: message})
-	s.refusal = err
+	s.rejection = err
 }
 
 func codeOf(reason metav1.StatusReason) int32 {
@@ -202,19 +202,19 @@ func codeOf(reason metav1.StatusReason) int32 {
 func (s *session) act(ctx context.Context, policy *policy, b *binding, verdicts []verdict) {
 	for i := range verdicts {
 		v := &verdicts[i]
-		check := Check{Policy: policy.name, Binding: b.name, Error: errorType(v.message), Action: "allow", Duration: v.took}
+		check := Check{Policy: policy.name, Binding: b.name, Error: errorType(v.message), Action: "allow", Duration: v.duration}
 		if !v.denied {
 			if v.failed {
-				s.p.tell(check)
+				s.p.reportCheck(check)
 			}
 			continue
 		}
 		for _, action := range b.actions {
 			check.Action = strings.ToLower(string(action))
-			s.p.tell(check)
+			s.p.reportCheck(check)
 			switch action {
 			case admissionv1.Deny:
-				s.refuse(policy, b, v)
+				s.reject(policy, b, v)
 			case admissionv1.Warn:
 				warning.AddWarning(ctx, "", fmt.Sprintf("Validation failed for ValidatingAdmissionPolicy '%s' with binding '%s': %s", policy.name, b.name, v.message))
 			case admissionv1.Audit:
@@ -247,11 +247,11 @@ func (h *writeContext) evaluate(ctx context.Context, policy *policy, document *d
 	failed := func(err error) finding {
 		return finding{verdicts: []verdict{{denied: !policy.failsOpen, failed: true, message: err.Error()}}}
 	}
-	c, err := policy.programs.of(policy)
+	c, err := policy.programs.compiledFor(policy)
 	if err != nil {
 		return failed(err)
 	}
-	wanted, err := h.wanted(ctx, c, document, params)
+	wanted, err := h.meetsConditions(ctx, c, document, params)
 	if err != nil {
 		return failed(err)
 	}
@@ -262,7 +262,7 @@ func (h *writeContext) evaluate(ctx context.Context, policy *policy, document *d
 	var results []result
 	for i := range c.validations {
 		began := time.Now()
-		value, wrong, err := e.of(&c.validations[i])
+		value, wrong, err := e.evaluate(&c.validations[i])
 		if err != nil {
 			return failed(err)
 		}
@@ -278,7 +278,7 @@ func (h *writeContext) evaluate(ctx context.Context, policy *policy, document *d
 	e = newEvaluation(ctx, c, &activation{h: h, row: document, params: params}, celconfig.RuntimeCELCostBudget)
 	for i := range c.annotations {
 		began := time.Now()
-		value, wrong, err := e.of(&c.annotations[i])
+		value, wrong, err := e.evaluate(&c.annotations[i])
 		if err != nil {
 			return failed(err)
 		}
@@ -289,14 +289,14 @@ func (h *writeContext) evaluate(ctx context.Context, policy *policy, document *d
 
 // A result is the value or the error of an expression.
 type result struct {
-	value ref.Val
-	err   error
-	took  time.Duration // for validations and audit annotations
+	value    ref.Val
+	err      error
+	duration time.Duration // for validations and audit annotations
 }
 
-// wanted reports whether all matchConditions are true. If one is false, it ignores the errors of
-// the others.
-func (h *writeContext) wanted(ctx context.Context, c *compiled, document *document, params any) (bool, error) {
+// meetsConditions reports whether all matchConditions are true. If one is false, it ignores the
+// errors of the others.
+func (h *writeContext) meetsConditions(ctx context.Context, c *compiled, document *document, params any) (bool, error) {
 	if len(c.conditions) == 0 {
 		return true, nil
 	}
@@ -304,7 +304,7 @@ func (h *writeContext) wanted(ctx context.Context, c *compiled, document *docume
 	e := newEvaluation(ctx, c, a, celconfig.RuntimeCELCostBudgetMatchConditions)
 	var errs []error
 	for i := range c.conditions {
-		value, failed, err := e.of(&c.conditions[i])
+		value, failed, err := e.evaluate(&c.conditions[i])
 		switch {
 		case err != nil:
 			return false, err
@@ -326,7 +326,7 @@ func (h *writeContext) messages(ctx context.Context, c *compiled, document *docu
 	}
 	e := newEvaluation(ctx, c, &activation{h: h, row: document, params: params}, budget)
 	for i := range c.messages {
-		value, failed, err := e.of(&c.messages[i])
+		value, failed, err := e.evaluate(&c.messages[i])
 		if err != nil {
 			return nil, err
 		}
@@ -340,13 +340,13 @@ func (p *policy) verdict(i int, r result, messages []result, messageErr error) v
 	v := &p.validations[i]
 	switch {
 	case r.err != nil:
-		return verdict{denied: !p.failsOpen, failed: true, message: r.err.Error(), took: r.took}
+		return verdict{denied: !p.failsOpen, failed: true, message: r.err.Error(), duration: r.duration}
 	case messageErr != nil:
-		return verdict{denied: !p.failsOpen, failed: true, message: "failed messageExpression: " + messageErr.Error(), took: r.took}
+		return verdict{denied: !p.failsOpen, failed: true, message: "failed messageExpression: " + messageErr.Error(), duration: r.duration}
 	case r.value == types.True:
 		return verdict{}
 	}
-	no := verdict{denied: true, reason: metav1.StatusReasonInvalid, took: r.took}
+	no := verdict{denied: true, reason: metav1.StatusReasonInvalid, duration: r.duration}
 	if v.Reason != nil {
 		no.reason = *v.Reason
 	}
@@ -372,7 +372,7 @@ func (p *policy) annotate(i int, r result, found *finding) {
 	annotation := &p.annotations[i]
 	switch {
 	case r.err != nil && !p.failsOpen:
-		found.failures = append(found.failures, verdict{message: r.err.Error(), took: r.took})
+		found.failures = append(found.failures, verdict{message: r.err.Error(), duration: r.duration})
 	case r.err != nil:
 	default:
 		text, _ := r.value.Value().(string) // null becomes ""

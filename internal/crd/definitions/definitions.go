@@ -15,7 +15,7 @@
 //	items: {maxItems: 10, x-kubernetes-validations: [A]}     10 × A
 //	items: {x-kubernetes-validations: [A]}                   the number of smallest items that fit into a request × A
 //
-// As in Kubernetes, an update may keep errors of the old CRD (see lenience).
+// As in Kubernetes, an update may keep errors of the old CRD (see allowances).
 //
 //	errs := definitions.ValidateCreate(ctx, crd)      // nil if the definition is valid
 //	errs = definitions.ValidateUpdate(ctx, crd, old)
@@ -95,7 +95,7 @@ type set map[string]bool
 // A checker collects validation errors for the CRD.
 type checker struct {
 	*validation.Checker
-	lenience
+	allowances
 	structural bool             // schemas must be structural
 	left       *apierror.Budget // remaining space in the response for errors in rules
 }
@@ -103,7 +103,7 @@ type checker struct {
 // ValidateCreate returns the errors of a new CRD, including its metadata. It stops checking
 // default values by CEL rules when ctx ends.
 func ValidateCreate(ctx context.Context, crd *apiextensions.CustomResourceDefinition) field.ErrorList {
-	c := checker{Checker: &validation.Checker{}, lenience: lenience{badCA: true}, left: new(apierror.NewBudget())}
+	c := checker{Checker: &validation.Checker{}, allowances: allowances{badCA: true}, left: new(apierror.NewBudget())}
 	c.Add(metavalidation.ValidateObjectMeta(&crd.ObjectMeta, false, func(name string, prefix bool) []string {
 		messages := metavalidation.NameIsDNSSubdomain(name, prefix)
 		if name != crd.Spec.Names.Plural+"."+crd.Spec.Group {
@@ -118,7 +118,7 @@ func ValidateCreate(ctx context.Context, crd *apiextensions.CustomResourceDefini
 
 // ValidateUpdate validates an update of the CRD old.
 func ValidateUpdate(ctx context.Context, crd, old *apiextensions.CustomResourceDefinition) field.ErrorList {
-	c := checker{Checker: &validation.Checker{}, lenience: lenienceFor(crd, old), left: new(apierror.NewBudget())}
+	c := checker{Checker: &validation.Checker{}, allowances: lenienceFor(crd, old), left: new(apierror.NewBudget())}
 	c.Add(metavalidation.ValidateObjectMetaUpdate(&crd.ObjectMeta, &old.ObjectMeta, field.NewPath("metadata"))...)
 	p := field.NewPath("spec")
 	c.spec(ctx, p, &crd.Spec)
@@ -142,9 +142,9 @@ func ValidateStatusUpdate(crd, old *apiextensions.CustomResourceDefinition) fiel
 
 // ---- What an update may leave wrong
 
-// lenience is used to ignore errors that are already in the old CRD. If new rules are added to
+// allowances is used to ignore errors that are already in the old CRD. If new rules are added to
 // Kubernetes, existing CRDs can still be updated.
-type lenience struct {
+type allowances struct {
 	noSchema, oddTypes, notStructural, unpruned bool
 	// allow sets with items that cannot be compared, and maps with keys that may be missing
 	looseSets, looseKeys bool
@@ -175,8 +175,8 @@ func (storedExpressions) env(envs *environment.EnvSet, stored bool) *celgo.Env {
 	return envs.NewExpressionsEnv()
 }
 
-func lenienceFor(crd, old *apiextensions.CustomResourceDefinition) lenience {
-	l := lenience{sameSchema: set{}, manySelectable: set{}, storedExpressions: storedExpressions{set{}, set{}}}
+func lenienceFor(crd, old *apiextensions.CustomResourceDefinition) allowances {
+	l := allowances{sameSchema: set{}, manySelectable: set{}, storedExpressions: storedExpressions{set{}, set{}}}
 	spec := &old.Spec
 	l.noSchema = !hasRootSchema(spec.Validation) && slices.ContainsFunc(spec.Versions, lacksSchema)
 	l.oddReviews = spec.Conversion != nil && len(spec.Conversion.ConversionReviewVersions) > 0 &&
@@ -188,7 +188,7 @@ func lenienceFor(crd, old *apiextensions.CustomResourceDefinition) lenience {
 		l.notStructural = l.notStructural || err != nil || len(structuralschema.ValidateStructural(nil, structural)) > 0
 		l.unpruned = l.unpruned || hasUnprunedDefaults(structural, err)
 		for s := range AllSchemas(root) {
-			l.learn(s)
+			l.recordOld(s)
 		}
 	}
 	now, before := indexVersions(&crd.Spec), indexVersions(spec)
@@ -199,8 +199,8 @@ func lenienceFor(crd, old *apiextensions.CustomResourceDefinition) lenience {
 	return l
 }
 
-// learn records the errors and expressions of a schema in the old CRD.
-func (l *lenience) learn(s *apiextensions.JSONSchemaProps) {
+// recordOld records the errors and expressions of a schema in the old CRD.
+func (l *allowances) recordOld(s *apiextensions.JSONSchemaProps) {
 	l.oddTypes = l.oddTypes || s.Type != "" && !slices.Contains(schemaTypes, s.Type)
 	keys, sets := schemaChecker{Checker: &validation.Checker{}}, schemaChecker{Checker: &validation.Checker{}}
 	keys.keysOfItems(nil, s)
@@ -246,7 +246,7 @@ func (x *versionIndex) schema(name string) (schema *apiextensions.CustomResource
 }
 
 // compare records whether the version has changed.
-func (l *lenience) compare(now, before *versionIndex, v *apiextensions.CustomResourceDefinitionVersion) {
+func (l *allowances) compare(now, before *versionIndex, v *apiextensions.CustomResourceDefinitionVersion) {
 	schema, ok := now.schema(v.Name)
 	oldSchema, okBefore := before.schema(v.Name)
 	l.sameSchema[v.Name] = ok && okBefore && equality.Semantic.DeepEqual(schema, oldSchema)
@@ -740,9 +740,9 @@ func (c checker) schema(ctx context.Context, p *field.Path, v versionSchema) {
 	if v.CustomResourceValidation == nil {
 		return
 	}
-	s := &schemaChecker{Checker: &validation.Checker{}, lenience: &c.lenience, left: c.left, unlimited: c.sameSchema[v.version]}
+	s := &schemaChecker{Checker: &validation.Checker{}, allowances: &c.allowances, left: c.left, unlimited: c.sameSchema[v.version]}
 	if root := v.OpenAPIV3Schema; root != nil {
-		at := place{path: p.Child("openAPIV3Schema"), root: true}
+		at := schemaContext{path: p.Child("openAPIV3Schema"), root: true}
 		if v.hasStatus {
 			s.besideStatus(p, root)
 		}
@@ -769,7 +769,7 @@ func (c checker) schema(ctx context.Context, p *field.Path, v versionSchema) {
 // A schemaChecker collects validation errors for a schema, including the nested schemas.
 type schemaChecker struct {
 	*validation.Checker
-	*lenience
+	*allowances
 	ruleErrs  field.ErrorList  // errors in CEL rules, reported last
 	left      *apierror.Budget // remaining space in the response for these errors, for all versions
 	unlimited bool             // the cost of a rule is not limited
@@ -824,7 +824,7 @@ func (s *schemaChecker) structure(ctx context.Context, p *field.Path, root *apie
 // ---- One schema
 
 // A place describes where in the CRD a schema is used.
-type place struct {
+type schemaContext struct {
 	path      *field.Path
 	root      bool
 	metadata  bool   // inside of an object's apiVersion, kind or metadata
@@ -836,19 +836,19 @@ type place struct {
 }
 
 // within returns the place of a nested schema.
-func (at place) within(path *field.Path, scope *ruleScope) place {
+func (at schemaContext) within(path *field.Path, scope *ruleScope) schemaContext {
 	at.path, at.scope, at.root = path, scope, false
 	return at
 }
 
 // unrelate is called if the values cannot be matched with the old values.
-func (at *place) unrelate(p *field.Path) {
+func (at *schemaContext) unrelate(p *field.Path) {
 	if at.unrelated == nil {
 		at.unrelated = p
 	}
 }
 
-func (s *schemaChecker) schema(at place, schema *apiextensions.JSONSchemaProps) {
+func (s *schemaChecker) schema(at schemaContext, schema *apiextensions.JSONSchemaProps) {
 	if schema == nil {
 		return
 	}
@@ -866,7 +866,7 @@ func (s *schemaChecker) schema(at place, schema *apiextensions.JSONSchemaProps) 
 }
 
 // supported rejects features of OpenAPI or JSON schema that custom resources do not support.
-func (s *schemaChecker) supported(at place, schema *apiextensions.JSONSchemaProps) {
+func (s *schemaChecker) supported(at schemaContext, schema *apiextensions.JSONSchemaProps) {
 	p := at.path
 	if schema.Type != "" && !s.oddTypes {
 		s.OneOf(p, "type", schema.Type, schemaTypes)
@@ -886,7 +886,7 @@ func (s *schemaChecker) supported(at place, schema *apiextensions.JSONSchemaProp
 
 // inside checks the nested schemas. Rules are only compiled if the schema is used for a field, a
 // value or an item.
-func (s *schemaChecker) inside(at place, schema *apiextensions.JSONSchemaProps) {
+func (s *schemaChecker) inside(at schemaContext, schema *apiextensions.JSONSchemaProps) {
 	s.values(at, schema)
 	s.fields(at, schema)
 	s.schema(at.within(at.path.Child("not"), nil), schema.Not)
@@ -902,13 +902,13 @@ func (s *schemaChecker) inside(at place, schema *apiextensions.JSONSchemaProps) 
 	}
 }
 
-func (s *schemaChecker) each(at place, name string, schemas []apiextensions.JSONSchemaProps) {
+func (s *schemaChecker) each(at schemaContext, name string, schemas []apiextensions.JSONSchemaProps) {
 	for i := range schemas {
 		s.schema(at.within(at.path.Child(name).Index(i), nil), &schemas[i])
 	}
 }
 
-func (s *schemaChecker) values(at place, schema *apiextensions.JSONSchemaProps) {
+func (s *schemaChecker) values(at schemaContext, schema *apiextensions.JSONSchemaProps) {
 	more := schema.AdditionalProperties
 	if more == nil {
 		return
@@ -924,7 +924,7 @@ func (s *schemaChecker) values(at place, schema *apiextensions.JSONSchemaProps) 
 	s.schema(value, more.Schema)
 }
 
-func (s *schemaChecker) fields(at place, schema *apiextensions.JSONSchemaProps) {
+func (s *schemaChecker) fields(at schemaContext, schema *apiextensions.JSONSchemaProps) {
 	for _, name := range slices.Sorted(maps.Keys(schema.Properties)) {
 		of := schema.Properties[name]
 		one := at.within(at.path.Child("properties").Key(name), at.scope.within(&of, func(t typedSchema) *typedSchema { return t.fieldNamed(name) }))
@@ -941,7 +941,7 @@ func (s *schemaChecker) fields(at place, schema *apiextensions.JSONSchemaProps) 
 	}
 }
 
-func (s *schemaChecker) items(at place, schema *apiextensions.JSONSchemaProps) {
+func (s *schemaChecker) items(at schemaContext, schema *apiextensions.JSONSchemaProps) {
 	if schema.Items == nil {
 		return
 	}
@@ -1109,7 +1109,7 @@ func (s *schemaChecker) ruleForm(p *field.Path, schema *apiextensions.JSONSchema
 }
 
 // compile compiles the rules of a schema.
-func (s *schemaChecker) compile(at place, schema *apiextensions.JSONSchemaProps) {
+func (s *schemaChecker) compile(at schemaContext, schema *apiextensions.JSONSchemaProps) {
 	// the error would not be reported, and the compiler may need half a second for it
 	if s.left.Exhausted() {
 		return
@@ -1117,15 +1117,15 @@ func (s *schemaChecker) compile(at place, schema *apiextensions.JSONSchemaProps)
 	p := at.path.Child("x-kubernetes-validations")
 	typed, err := at.scope.types()
 	if err != nil {
-		s.refuse(field.InternalError(p, fmt.Errorf("internal error: failed to construct type information for x-kubernetes-validations rules: %w", err)))
+		s.addError(field.InternalError(p, fmt.Errorf("internal error: failed to construct type information for x-kubernetes-validations rules: %w", err)))
 		return
 	}
 	part := *typed.schema
 	for from := 0; from < len(typed.schema.XValidations) && !s.left.Exhausted(); from += len(part.XValidations) {
-		part.XValidations = together(typed.schema.XValidations[from:])
+		part.XValidations = nextRules(typed.schema.XValidations[from:])
 		results, err := cel.Compile(&part, typed.decl, celconfig.PerCallLimit, celenv.Base(), s.storedExpressions)
 		if err != nil {
-			s.refuse(field.InternalError(p, err))
+			s.addError(field.InternalError(p, err))
 			return
 		}
 		for i := range results {
@@ -1134,9 +1134,9 @@ func (s *schemaChecker) compile(at place, schema *apiextensions.JSONSchemaProps)
 	}
 }
 
-// together returns the rules for the next call of the compiler, which are limited to some tens of
+// nextRules returns the rules for the next call of the compiler, which are limited to some tens of
 // kilobytes.
-func together(rules apiextensionsv1.ValidationRules) apiextensionsv1.ValidationRules {
+func nextRules(rules apiextensionsv1.ValidationRules) apiextensionsv1.ValidationRules {
 	length := 0
 	for i := range rules {
 		if length += len(rules[i].Rule) + len(rules[i].MessageExpression); length > 32<<10 {
@@ -1146,33 +1146,33 @@ func together(rules apiextensionsv1.ValidationRules) apiextensionsv1.ValidationR
 	return rules
 }
 
-func (s *schemaChecker) refuse(err *field.Error) {
+func (s *schemaChecker) addError(err *field.Error) {
 	s.left.Take(err.Detail)
 	s.ruleErrs = append(s.ruleErrs, err)
 }
 
 // rule checks a compiled rule.
-func (s *schemaChecker) rule(at place, p *field.Path, rule *apiextensions.ValidationRule, result *cel.CompilationResult) {
+func (s *schemaChecker) rule(at schemaContext, p *field.Path, rule *apiextensions.ValidationRule, result *cel.CompilationResult) {
 	runs := result.MaxCardinality
 	if at.scope.times != nil {
 		runs = *at.scope.times
 	}
 	s.cost(p.Child("rule"), "estimated rule cost", product(result.MaxCost, runs))
 	if err := result.Error; err != nil && err.Type == apiservercel.ErrorTypeRequired {
-		s.refuse(field.Required(p.Child("rule"), err.Detail))
+		s.addError(field.Required(p.Child("rule"), err.Detail))
 	} else if err != nil {
-		s.refuse(field.Invalid(p.Child("rule"), *rule, err.Detail))
+		s.addError(field.Invalid(p.Child("rule"), *rule, err.Detail))
 	}
 	if err := result.MessageExpressionError; err != nil {
-		s.refuse(field.Invalid(p.Child("messageExpression"), *rule, err.Detail))
+		s.addError(field.Invalid(p.Child("messageExpression"), *rule, err.Detail))
 	} else if result.MessageExpression != nil {
 		s.cost(p.Child("messageExpression"), "estimated messageExpression cost", result.MessageExpressionMaxCost)
 	}
 	switch {
 	case result.UsesOldSelf && at.unrelated != nil:
-		s.refuse(field.Invalid(p.Child("rule"), rule.Rule, fmt.Sprintf("oldSelf cannot be used on the uncorrelatable portion of the schema within %v", at.unrelated)))
+		s.addError(field.Invalid(p.Child("rule"), rule.Rule, fmt.Sprintf("oldSelf cannot be used on the uncorrelatable portion of the schema within %v", at.unrelated)))
 	case !result.UsesOldSelf && rule.OptionalOldSelf != nil:
-		s.refuse(field.Invalid(p.Child("optionalOldSelf"), *rule.OptionalOldSelf, "may not be set if oldSelf is not used in rule"))
+		s.addError(field.Invalid(p.Child("optionalOldSelf"), *rule.OptionalOldSelf, "may not be set if oldSelf is not used in rule"))
 	}
 }
 
@@ -1180,7 +1180,7 @@ func (s *schemaChecker) rule(at place, p *field.Path, rule *apiextensions.Valida
 // expensive.
 func (s *schemaChecker) cost(p *field.Path, what string, cost uint64) {
 	if cost > maxRuleCost && !s.unlimited {
-		s.refuse(field.Forbidden(p, tooExpensive(what, cost, maxRuleCost)))
+		s.addError(field.Forbidden(p, tooExpensive(what, cost, maxRuleCost)))
 	}
 	if s.total += cost; s.total < cost {
 		s.total = math.MaxUint64

@@ -167,7 +167,7 @@ async function poll() {
     else current.draw?.(app.data);
     if (!$('problem').hidden && $('problem').dataset.of === 'poll') tell(null);
   } catch (err) {
-    connected(false, err instanceof Refusal ? 'refused' : 'no answer');
+    connected(false, err instanceof Refusal ? 'refused' : 'no response');
     tell(err);
     $('problem').dataset.of = 'poll';
     wait = Math.max(3000, 1000 * (err.retryAfter || 0));

@@ -84,14 +84,14 @@ function objects(app) {
           if (current.namespaced && !scope) cells.unshift(meta.namespace);
           return {cells, open: () => inspect({...current, namespace: meta.namespace, name: meta.name})};
         });
-        const made = table(heads, rows, app.at ? 'There were none.' : 'There are none.');
+        const made = table(heads, rows, app.at ? 'There were no objects.' : 'There are no objects.');
         if (body) body.append(...made.querySelectorAll('tbody tr'));
         else { listing.replaceChildren(made, note); body = made.querySelector('tbody'); }
         shown += rows.length;
         query.continue = answer.metadata?.continue;
         const left = answer.metadata?.remainingItemCount;
-        note.replaceChildren(...(!query.continue ? [] : shown >= listMost ? ['The first ' + number(shown) + ': labels or a namespace show others.'] :
-          [more, el('span', {class: 'muted small'}, left === undefined ? 'there are more' : number(left) + ' more')]));
+        note.replaceChildren(...(!query.continue ? [] : shown >= listMost ? ['Showing the first ' + number(shown) + ' objects. Filter by namespace or labels to see others.'] :
+          [more, el('span', {class: 'muted small'}, left === undefined ? 'more' : number(left) + ' more')]));
       } catch (err) {
         if (mine.signal.aborted) return;
         if (body) note.replaceChildren(err.message);
@@ -107,11 +107,11 @@ function objects(app) {
     app.remember('objects', [target.group || '-', target.resource, target.namespace || '-', target.name]);
     const res = find(target.group, target.resource) || target;
     const path = at(app.at, collection(res, target.namespace, target.name));
-    const tree = el('div', {class: 'tree'}, el('p', {class: 'muted'}, 'looking …'));
-    const doc = el('pre', {tabindex: '0', 'aria-label': 'The object as YAML'}), past = el('div', {class: 'timeline'});
+    const tree = el('div', {class: 'tree'}, el('p', {class: 'muted'}, 'loading …'));
+    const doc = el('pre', {tabindex: '0', 'aria-label': 'Object as YAML'}), past = el('div', {class: 'timeline'});
     detail.replaceChildren(
       el('h2', {}, el('span', {class: 'kind'}, res.kind), ' ', target.namespace ? el('span', {class: 'muted'}, target.namespace + '/') : '', target.name),
-      el('h3', {}, 'Owners and dependents'), tree, el('h3', {}, 'Its changes'), past,
+      el('h3', {}, 'Owners and dependents'), tree, el('h3', {}, 'Changes'), past,
       el('details', {class: 'document'}, el('summary', {}, 'Document'), doc));
     detail.scrollIntoView({block: 'nearest'});
     try {
@@ -137,7 +137,7 @@ function objects(app) {
     } catch (err) {
       return past.replaceChildren(el('p', {class: 'empty'}, err.message));
     }
-    past.replaceChildren(...(found.length ? found.reverse().map(change => row(app, change)) : [el('p', {class: 'empty'}, 'None that are kept.')]));
+    past.replaceChildren(...(found.length ? found.reverse().map(change => row(app, change)) : [el('p', {class: 'empty'}, 'No changes in the history.')]));
   }
 
   // family reads the metadata of all that may be related to an object: its namespace, and what of the cluster owns it. Of what has no owner
@@ -183,10 +183,10 @@ function objects(app) {
       if (owners.length === 0) roots.add(one);
       owners.forEach(climb);
     })(self);
-    const drawn = new Set(), on = () => { tree.replaceChildren(el('p', {class: 'muted'}, 'looking …')); family(res, meta, tree, 10 * most); };
+    const drawn = new Set(), on = () => { tree.replaceChildren(el('p', {class: 'muted'}, 'loading …')); family(res, meta, tree, 10 * most); };
     tree.replaceChildren(el('ul', {}, twigs([...(roots.size ? roots : [self])], self, drawn, {left: treeMost})),
-      drawn.size === 1 ? el('p', {class: 'muted small'}, 'Nobody owns it, and it owns nothing' + (cut ? ' of what was looked at.' : '.')) : '',
-      cut ? el('p', {class: 'row'}, el('button', {type: 'button', onclick: on}, 'Look on'), el('span', {class: 'muted small'}, number(looked) + ' objects were looked at: there are more.')) : '');
+      drawn.size === 1 ? el('p', {class: 'muted small'}, 'No owners and no dependents' + (cut ? ' among the objects searched.' : '.')) : '',
+      cut ? el('p', {class: 'row'}, el('button', {type: 'button', onclick: on}, 'Search further'), el('span', {class: 'muted small'}, number(looked) + ' objects were searched; there are more.')) : '');
   }
 
   // twigs are branches side by side: as many as there is room for, and a button for the others.
@@ -206,7 +206,7 @@ function objects(app) {
     const again = drawn.has(one);
     drawn.add(one);
     const {res, meta} = one, name = [el('span', {class: 'kind'}, res.kind), ' ', meta.name];
-    const label = one === self ? el('strong', {'aria-current': 'true'}, name) : res.missing ? el('span', {class: 'gone'}, name, ' (gone)') :
+    const label = one === self ? el('strong', {'aria-current': 'true'}, name) : res.missing ? el('span', {class: 'gone'}, name, ' (missing)') :
       el('button', {type: 'button', class: 'plain', onclick: () => inspect({...res, namespace: meta.namespace, name: meta.name})}, name);
     const notes = [meta.deletionTimestamp && el('span', {class: 'tag removed'}, 'deleting'), ...(meta.finalizers || []).map(f => el('span', {class: 'tag'}, f)),
       meta.creationTimestamp && el('span', {class: 'muted small'}, ago(meta.creationTimestamp))];

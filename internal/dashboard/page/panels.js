@@ -24,14 +24,14 @@ function seats(level, most) {
     svg('rect', {x: 0, y: 2, width: at(own), height: 20, rx: 3, class: 'own'}),
     level.limit > level.nominal && svg('rect', {x: at(level.nominal), y: 2, width: at(level.limit - level.nominal), height: 20, class: 'borrowed'}, svg('title', {}, 'borrowed')),
     level.limit < level.nominal && svg('rect', {x: at(level.limit), y: 2, width: at(level.nominal - level.limit), height: 20, class: 'lent'}, svg('title', {}, 'lent')),
-    x < at(level.inUse) && svg('rect', {x, y: 4, width: at(level.inUse) - x, height: 16, class: 'tails'}, svg('title', {}, 'seats of tails, and of flows not listed')),
+    x < at(level.inUse) && svg('rect', {x, y: 4, width: at(level.inUse) - x, height: 16, class: 'tails'}, svg('title', {}, 'seats of finished requests and of other flows')),
     taken);
 }
 
 function queues(level) {
   const longest = Math.max(1, level.queueLength);
   return el('div', {class: 'queues', role: 'img', 'aria-label': `${level.queues.length} of ${level.queueCount} queues in use`},
-    level.queues.map(q => el('span', {class: 'queue', title: `queue ${q.index}: ${q.waiting} wait, ${q.executing} run`},
+    level.queues.map(q => el('span', {class: 'queue', title: `queue ${q.index}: ${q.waiting} waiting, ${q.executing} running`},
       el('span', {style: {height: 100 * Math.sqrt(q.waiting / longest) + '%'}}))));
 }
 
@@ -39,14 +39,14 @@ function levelCard(level, most, rate) {
   const lent = level.nominal - level.limit;
   const flows = level.flows.filter(f => f.waiting || f.executing);
   return el('article', {class: 'card'},
-    el('h3', {}, level.name, level.exempt && el('span', {class: 'tag'}, 'exempt'), level.quiescing && el('span', {class: 'tag removed'}, 'going')),
+    el('h3', {}, level.name, level.exempt && el('span', {class: 'tag'}, 'exempt'), level.quiescing && el('span', {class: 'tag removed'}, 'deleting')),
     seats(level, most),
     el('p', {class: 'muted small facts'},
       el('span', {}, `${level.inUse} of ${level.limit} seats`),
       el('span', {}, lent > 0 ? `${lent} lent` : lent < 0 ? `${-lent} borrowed` : `${level.nominal} nominal`),
-      el('span', {}, `${level.waiting} wait`),
+      el('span', {}, `${level.waiting} waiting`),
       el('span', {}, `${rate.toFixed(rate < 10 ? 1 : 0)} /s`),
-      level.rejected > 0 && el('span', {class: 'bad'}, `${number(level.rejected)} turned away`)),
+      level.rejected > 0 && el('span', {class: 'bad'}, `${number(level.rejected)} rejected`)),
     level.queues.length > 0 && level.queueCount > 0 && queues(level),
     flows.length > 0 && table([{text: 'Turn', num: true}, 'Flow', {text: 'Waiting', num: true}, {text: 'Seats', num: true}, {text: 'Due', num: true}],
       flows.slice(0, 12).map(f => ({cells: [f.turn ? (f.turn === 1 ? el('b', {class: 'next'}, 'next') : f.turn) : '·',
@@ -60,7 +60,7 @@ function flowControl(app) {
   let before = new Map(), when = 0;
   const crowded = new Set(); // levels where somebody has waited: they come first, and stay there
   function draw(data) {
-    if (!data.flowControl) return node.replaceChildren(el('p', {class: 'empty'}, 'Flow control is switched off (--enable-priority-and-fairness=false).'));
+    if (!data.flowControl) return node.replaceChildren(el('p', {class: 'empty'}, 'Flow control is disabled (--enable-priority-and-fairness=false).'));
     const now = Date.parse(data.time), levels = data.flowControl.levels, most = Math.max(...levels.map(l => Math.max(l.limit, l.nominal, l.inUse)));
     const cards = levels.map(l => {
       const last = before.get(l.name);
@@ -70,7 +70,7 @@ function flowControl(app) {
     before = new Map(levels.map(l => [l.name, l.dispatched]));
     when = now;
     node.replaceChildren(
-      el('p', {class: 'muted'}, `${data.flowControl.seats} seats in all. `, el('span', {class: 'legend'}, el('i', {class: 'own'}), 'a level’s own ', el('i', {class: 'borrowed'}), 'borrowed ', el('i', {class: 'lent'}), 'lent ')),
+      el('p', {class: 'muted'}, `${data.flowControl.seats} seats in total. `, el('span', {class: 'legend'}, el('i', {class: 'own'}), 'nominal ', el('i', {class: 'borrowed'}), 'borrowed ', el('i', {class: 'lent'}), 'lent ')),
       el('div', {class: 'cards'}, cards.sort((a, b) => crowded.has(b[0].name) - crowded.has(a[0].name)).map(([l, rate]) => levelCard(l, most, rate))));
   }
   return {id: 'flow', name: 'Flow control', node, draw, show: () => app.data && draw(app.data)};
@@ -81,13 +81,13 @@ function watches(app) {
   function draw({watches: w}) {
     const most = Math.max(1, ...w.items.map(i => i.lag));
     node.replaceChildren(
-      el('p', {class: 'muted'}, `${w.total} open, ${w.behind} behind.`, w.total > w.items.length ? ` The ${w.items.length} that lag most.` : ''),
-      table(['Resource', 'Who', 'Program', 'Open', {text: 'At', num: true}, 'Behind'], w.items.map(i => ({cells: [
-        el('span', {}, i.resource + (i.group ? '.' + i.group : ''), el('span', {class: 'muted small'}, ' ' + (i.namespace || 'everywhere'),
+      el('p', {class: 'muted'}, `${w.total} open, ${w.behind} behind.`, w.total > w.items.length ? ` Showing the slowest ${w.items.length}.` : ''),
+      table(['Resource', 'User', 'Program', 'Open for', {text: 'Revision', num: true}, 'Behind'], w.items.map(i => ({cells: [
+        el('span', {}, i.resource + (i.group ? '.' + i.group : ''), el('span', {class: 'muted small'}, ' ' + (i.namespace || 'all namespaces'),
           [i.labelSelector, i.fieldSelector].filter(Boolean).map(s => el('code', {}, ' ' + s)))),
         i.user, el('span', {class: 'muted', title: i.agent}, short(i.agent.split(' ')[0] || '—', 40)), duration((Date.now() - Date.parse(i.started)) / 1000), i.at,
         i.lag ? el('span', {}, meter(i.lag, most, i.lag + ' revisions', 'bad'), ` ${number(i.lag)} for ${duration(i.lagSeconds)}`) : el('span', {class: 'good'}, 'no')]})),
-      'Nobody watches.'));
+      'No watches.'));
   }
   return {id: 'watches', name: 'Watches', node, draw, show: () => app.data && draw(app.data), badge: d => d.watches.total};
 }
@@ -95,17 +95,17 @@ function watches(app) {
 function deprecations(app) {
   const node = el('section', {class: 'panel scroll'});
   function draw({deprecations: items}) {
-    node.replaceChildren(table(['Version', 'Who', 'Program', 'Verb', {text: 'Times', num: true}, 'Last', 'Gone in', 'Instead'], items.map(u => ({cells: [
+    node.replaceChildren(table(['Version', 'User', 'Program', 'Verb', {text: 'Requests', num: true}, 'Last', 'Removed in', 'Replacement'], items.map(u => ({cells: [
       el('span', {}, u.resource + (u.subresource ? '/' + u.subresource : ''), el('span', {class: 'muted small'}, ' ' + (u.group ? u.group + '/' : '') + u.version)),
       u.user, el('span', {class: 'muted'}, short(u.userAgent, 40)), u.verb, number(u.count), ago(u.lastSeen), u.removedRelease || '', u.useInstead || '']})),
-    'Nobody has used a deprecated version since the server started.'));
+    'No requests for deprecated versions since the server started.'));
   }
   return {id: 'deprecated', name: 'Deprecated', node, draw, show: () => app.data && draw(app.data), badge: d => d.deprecations.length};
 }
 
 const circles = {
-  fight: 'Two writers set the same fields back and forth', recreate: 'One deletes what another creates again',
-  'no-op': 'Writes that change nothing', conflict: 'Conflicts, again and again', watch: 'A watch that is opened again and again', read: 'The same is read all the time',
+  fight: 'Two clients overwrite each other’s fields', recreate: 'One client deletes objects that another one recreates',
+  'no-op': 'Writes that change nothing', conflict: 'Repeated conflicts', watch: 'Repeatedly opened watch', read: 'Repeated reads of the same objects',
 };
 
 function findings(app) {
@@ -116,7 +116,7 @@ function findings(app) {
       const doc = await json('debug/findings');
       const items = doc.items || [];
       found = items.filter(f => !f.ended).length;
-      node.replaceChildren(...(items.length ? items.map(card) : [el('p', {class: 'empty'}, 'Nothing fights, loops or spins.')]));
+      node.replaceChildren(...(items.length ? items.map(card) : [el('p', {class: 'empty'}, 'No findings.')]));
       refused = false;
     } catch (err) {
       refused = true;
@@ -131,12 +131,12 @@ function findings(app) {
     const group = f.group ? '.' + f.group : '', sub = f.subresource ? '/' + f.subresource : '';
     const who = (f.who || []).map(w => el('span', {class: 'tag', title: w.agent}, (w.manager || (w.agent || '').split('/')[0] || w.user) + ' · ' + w.user));
     return el('article', {class: 'card finding' + (f.ended ? ' over' : '')},
-      el('h3', {}, circles[f.kind] || f.kind, f.ended && el('span', {class: 'muted small'}, '  over since ' + ago(f.ended))),
+      el('h3', {}, circles[f.kind] || f.kind, f.ended && el('span', {class: 'muted small'}, '  resolved ' + ago(f.ended))),
       el('p', {}, who, el('span', {class: 'muted'}, ` ${f.verb} ${f.resource}${group}${sub} `, f.selector && el('code', {}, f.selector))),
       (f.objects || []).map(o => el('p', {}, el('button', {type: 'button', class: 'plain', onclick: () => open(f, o)}, el('b', {}, o)))),
       (f.paths || []).map((path, i) => el('div', {class: 'diff'}, el('code', {}, path),
         i === 0 && f.values ? el('div', {}, f.values.map(v => el('span', {class: 'value-of'}, short(v, 200)))) : el('div'))),
-      el('p', {class: 'muted small'}, `${number(f.times)} times, since ${ago(f.since)}, last ${ago(f.last)}`),
+      el('p', {class: 'muted small'}, `${number(f.times)} times, first ${ago(f.since)}, last ${ago(f.last)}`),
       f.revisions && el('p', {class: 'row'}, f.revisions.map(r => el('button', {type: 'button', onclick: () => { app.travel(r); app.openPanel('timeline'); }}, 'revision ' + number(r)))));
   }
 
@@ -181,7 +181,7 @@ function plot(samples) {
       svg('circle', {cx: x(i), cy: y(s[key]), r: 2, class: kind}));
     return [svg('path', {d: path || 'M0 0', class: 'line ' + kind}), dots];
   };
-  return svg('svg', {class: 'plot', viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'How long commits took in the last two minutes'},
+  return svg('svg', {class: 'plot', viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'Commit duration in the last two minutes'},
     [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1].map(s => [svg('line', {x1: left, x2: width - right, y1: y(s), y2: y(s), class: 'grid'}),
       svg('text', {x: left - 6, y: y(s) + 3, 'text-anchor': 'end'}, duration(s).replace('1.0 ', '1 '))]),
     samples.map((s, i) => s.rate > 0 && svg('rect', {x: x(i) - 1.6, width: 3.2, y: height - bottom - 40 * s.rate / busiest, height: 40 * s.rate / busiest, class: 'bars'})),
@@ -193,7 +193,7 @@ function store(app) {
   const samples = [];
   let last = null;
   const tiles = el('div', {class: 'tiles'}), chart = el('div'), legend = el('p', {class: 'muted small legend'},
-    el('i', {class: 'p50'}), 'half of the commits took less ', el('i', {class: 'p99'}), '99 % did ', el('i', {class: 'bars'}), 'commits a second');
+    el('i', {class: 'p50'}), 'median ', el('i', {class: 'p99'}), '99th percentile ', el('i', {class: 'bars'}), 'commits per second');
   const kinds = el('div', {class: 'scroll'});
 
   // sample is called for each document, whether the panel is shown or not.
@@ -213,14 +213,14 @@ function store(app) {
       tile('Revision', number(s.revision), `${number(s.revision - s.compacted)} kept`),
       tile('History', s.keptSeconds ? duration(s.keptSeconds) : 'all', s.compacted ? 'compacted to ' + number(s.compacted) : 'nothing compacted yet'),
       tile('File', bytes(s.fileBytes), el('span', {}, meter(s.fileBytes - s.freeBytes, s.fileBytes, 'in use'), ' ' + bytes(s.freeBytes) + ' free' + (s.logBytes ? ', log ' + bytes(s.logBytes) : ''))),
-      tile('Objects', number(s.objects), s.resourceCount + ' kinds'),
-      tile('Commits', number(s.commits), `${rate.toFixed(rate < 10 ? 1 : 0)} a second, ${(s.changes / Math.max(1, s.commits)).toFixed(1)} changes each`),
-      tile('A commit takes', s.commits ? duration(s.commitSeconds / s.commits) : '—', s.commits ? '99 % less than ' + duration(quantile(0.99, s.buckets, s.bounds)) : ''));
+      tile('Objects', number(s.objects), s.resourceCount + ' types'),
+      tile('Commits', number(s.commits), `${rate.toFixed(rate < 10 ? 1 : 0)} per second, ${(s.changes / Math.max(1, s.commits)).toFixed(1)} changes each`),
+      tile('Commit duration', s.commits ? duration(s.commitSeconds / s.commits) : '—', s.commits ? '99th percentile ' + duration(quantile(0.99, s.buckets, s.bounds)) : ''));
     chart.replaceChildren(plot(samples));
     const most = Math.max(1, ...s.resources.map(r => r.bytes));
     kinds.replaceChildren(table(['Kind', {text: 'Objects', num: true}, {text: 'Bytes', num: true}, ''], s.resources.slice(0, 40).map(r => ({
       open: () => app.openList(r), cells: [el('span', {}, r.resource, el('span', {class: 'muted small'}, r.group && ' ' + r.group)), number(r.objects), bytes(r.bytes), meter(r.bytes, most, bytes(r.bytes))]}))));
   }
   return {id: 'store', name: 'Store', sample, draw, show: () => app.data && draw(app.data),
-    node: el('section', {class: 'panel'}, tiles, el('h3', {}, 'How long commits take'), chart, legend, el('h3', {}, 'What is stored'), kinds)};
+    node: el('section', {class: 'panel'}, tiles, el('h3', {}, 'Commit duration'), chart, legend, el('h3', {}, 'Stored objects'), kinds)};
 }

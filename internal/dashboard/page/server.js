@@ -88,7 +88,7 @@ async function follow(query, signal, told, state) {
           data = '';
         }
       }
-      state('the stream has ended; asking again');
+      state('the stream has ended; reconnecting');
     } catch (err) {
       if (signal.aborted) return;
       state(err.message, err.code);

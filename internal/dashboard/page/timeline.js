@@ -28,11 +28,11 @@ function details(app, change) {
   return el('div', {class: 'details'},
     el('p', {class: 'muted small'}, `revision ${change.revision} · ${change.verb || change.type} · ${change.time || 'time unknown'}`, el('br'),
       ['user ' + (change.user || 'unknown'), change.manager && 'manager ' + change.manager, change.agent && 'agent ' + change.agent].filter(Boolean).join(' · ')),
-    rows.length ? [rows, change.more && el('p', {class: 'muted small'}, change.more + ' more')] : el('p', {class: 'empty'}, change.type === 'MODIFIED' ? 'Nothing that is shown has changed.' : ''),
+    rows.length ? [rows, change.more && el('p', {class: 'muted small'}, change.more + ' more')] : el('p', {class: 'empty'}, change.type === 'MODIFIED' ? 'No visible changes.' : ''),
     el('p', {class: 'row'},
-      change.type !== 'DELETED' && el('button', {type: 'button', onclick: open(change.revision)}, 'Object as it was'),
-      change.type === 'DELETED' && el('button', {type: 'button', onclick: open(change.revision - 1)}, 'Object before it went'),
-      el('button', {type: 'button', onclick: () => app.travel(change.revision)}, 'Everything as it was')));
+      change.type !== 'DELETED' && el('button', {type: 'button', onclick: open(change.revision)}, 'Object at this revision'),
+      change.type === 'DELETED' && el('button', {type: 'button', onclick: open(change.revision - 1)}, 'Object before its deletion'),
+      el('button', {type: 'button', onclick: () => app.travel(change.revision)}, 'All objects at this revision')));
 }
 
 // row is one change; its details are made when it is opened.
@@ -104,7 +104,7 @@ function timeline(app) {
 
   function draw() {
     const rows = loaded.filter(shown).sort((a, b) => b.revision - a.revision).slice(0, room).map(change => row(app, change));
-    list.replaceChildren(...(rows.length ? rows : [el('p', {class: 'empty'}, 'No change here yet.')]));
+    list.replaceChildren(...(rows.length ? rows : [el('p', {class: 'empty'}, 'No changes.')]));
     more.hidden = from === 0;
   }
 
@@ -135,7 +135,7 @@ function timeline(app) {
     if (mine.signal.aborted) return;
     follow({...asked, tail: rowsAtOnce}, mine.signal, told, (text, code) => {
       if (mine.signal.aborted) return;
-      state.textContent = text === 'live' ? 'live: a change is here as soon as it is made' : text;
+      state.textContent = text === 'live' ? 'live' : text;
       if (code === 410) setTimeout(begin, 1000);
       if (code === 401) app.needToken();
     });

@@ -187,7 +187,7 @@ func (c *command) runBackup(call commandline.Call) error {
 	if err = errors.Join(err, st.Close()); err != nil {
 		return err
 	}
-	copied, err := vetCopy(dest)
+	copied, err := verifyCopy(dest)
 	copied.print(call.Out, dest, err)
 	return err
 }
@@ -229,7 +229,7 @@ func download(remote kubeconfig.Remote, moment, dest string, seen *store.Progres
 		if err := saveSynced(temp, io.TeeReader(answer.Body, seen)); err != nil {
 			return err
 		}
-		if copied, err = vetCopy(temp); err != nil {
+		if copied, err = verifyCopy(temp); err != nil {
 			return fmt.Errorf("the server sent a damaged backup: %w", err)
 		}
 		return nil
@@ -276,8 +276,8 @@ type copyReport struct {
 	keys keyCount
 }
 
-// vetCopy reads every record of a copy.
-func vetCopy(path string) (r copyReport, err error) {
+// verifyCopy reads every record of a copy.
+func verifyCopy(path string) (r copyReport, err error) {
 	r.keys = keyCount{}
 	r.Report, err = store.CheckObjects(path, store.Inspection{Encrypted: r.keys.add}, nil)
 	if err == nil && len(r.Problems) > 0 {

@@ -42,12 +42,12 @@ type Layout struct {
 
 // A storedType describes how a built-in type is stored in etcd.
 type storedType struct {
-	path       string
-	namespaced bool
-	kept       *scheme.Resource            // the version used in the store
-	written    *scheme.Resource            // the storage version of kube-apiserver
-	versions   map[string]*scheme.Resource // all versions that can be decoded, by apiVersion
-	in, out    convert                     // from written to kept, and back; nil if they have the same shape
+	path         string
+	namespaced   bool
+	storeVersion *scheme.Resource            // the version used in the store
+	etcdVersion  *scheme.Resource            // the storage version of kube-apiserver
+	versions     map[string]*scheme.Resource // all versions that can be decoded, by apiVersion
+	in, out      convert                     // from etcdVersion to storeVersion, and back; nil if they have the same shape
 }
 
 type convert func(scheme.Object) (scheme.Object, error)
@@ -65,10 +65,10 @@ const (
 	rangeBase = "//rangeallocations/"
 )
 
-// older returns the storage versions of kube-apiserver 1.37 that differ from the versions which
-// scheme keeps. If the Go type is that of the kept version, the fields have the same names and
-// numbers.
-func older() []*scheme.Resource {
+// storageVersions returns the storage versions of kube-apiserver 1.37 that differ from the versions
+// which scheme keeps. If the Go type is that of the kept version, the fields have the same names
+// and numbers.
+func storageVersions() []*scheme.Resource {
 	return slices.Concat(
 		scheme.GroupVersion(certificatesv1.GroupName, "v1beta1",
 			scheme.Row[certificatesv1.ClusterTrustBundle](0, "clustertrustbundles", ""),
@@ -81,9 +81,9 @@ func older() []*scheme.Resource {
 			scheme.Row[apiextensionsv1beta1.CustomResourceDefinition](0, "customresourcedefinitions", "")))
 }
 
-// replaced returns the versions that earlier kube-apiservers stored and 1.37 can still read, but
-// does not serve. They have the fields of the kept versions.
-func replaced() []*scheme.Resource {
+// formerVersions returns the versions that earlier kube-apiservers stored and 1.37 can still read,
+// but does not serve. They have the fields of the kept versions.
+func formerVersions() []*scheme.Resource {
 	return append(
 		scheme.GroupVersion(networkingv1.GroupName, "v1beta1",
 			scheme.Row[networkingv1.IPAddress](0, "ipaddresses", ""),
@@ -95,15 +95,15 @@ func replaced() []*scheme.Resource {
 // New returns the layout below prefix, which is kube-apiserver's --etcd-prefix: "/registry".
 func New(prefix string, reg *scheme.Registry) *Layout {
 	l := &Layout{prefix: strings.TrimSuffix(path.Join("/", prefix), "/") + "/", reg: reg, byBase: map[string]*storedType{}, byPath: map[string]*storedType{}}
-	for _, row := range slices.Concat(scheme.Builtins, scheme.Optional, replaced()) {
-		l.enter(row)
+	for _, row := range slices.Concat(scheme.Builtins, scheme.Optional, formerVersions()) {
+		l.addRow(row)
 	}
-	l.enter(scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
+	l.addRow(scheme.GroupVersion(apiextensionsv1.GroupName, "v1",
 		scheme.Row[apiextensionsv1.CustomResourceDefinition](0, "customresourcedefinitions", ""))[0])
-	l.enter(scheme.GroupVersion("", "v1", scheme.Row[corev1.RangeAllocation](0, "rangeallocations", ""))[0])
-	for _, row := range older() {
-		l.enter(row)
-		l.byBase[row.Base].written = row
+	l.addRow(scheme.GroupVersion("", "v1", scheme.Row[corev1.RangeAllocation](0, "rangeallocations", ""))[0])
+	for _, row := range storageVersions() {
+		l.addRow(row)
+		l.byBase[row.Base].etcdVersion = row
 	}
 	definitions := l.byBase[definitionBase]
 	definitions.in, definitions.out = definitionFromV1beta1, definitionToV1beta1
@@ -121,9 +121,9 @@ func convertTo(gv schema.GroupVersion) convert {
 	}
 }
 
-// enter adds a row to its type. The first version that does not need to be converted for storage is
-// the one used in the store.
-func (l *Layout) enter(row *scheme.Resource) {
+// addRow adds a row to its type. The first version that does not need to be converted for storage
+// is the one used in the store.
+func (l *Layout) addRow(row *scheme.Resource) {
 	if row.Virtual {
 		return
 	}
@@ -133,8 +133,8 @@ func (l *Layout) enter(row *scheme.Resource) {
 		l.byBase[row.Base], l.byPath[t.path] = t, t
 	}
 	t.versions[row.APIVersion()] = row
-	if t.kept == nil && row.ServesStorageVersion() {
-		t.kept, t.written = row, row
+	if t.storeVersion == nil && row.ServesStorageVersion() {
+		t.storeVersion, t.etcdVersion = row, row
 	}
 }
 
@@ -145,13 +145,13 @@ func (l *Layout) Prefix() string { return l.prefix }
 func (l *Layout) EtcdKey(key string) (string, error) {
 	base, namespace, name, ok := scheme.SplitKey(key)
 	if !ok {
-		return "", fmt.Errorf("%q is no object's key", key)
+		return "", fmt.Errorf("%q is not the key of an object", key)
 	}
 	place := strings.Trim(base, "/")
 	if t := l.byBase[base]; t != nil {
 		place = t.path
 		if t.namespaced != (namespace != "") {
-			return "", fmt.Errorf("%q is no key of its type: it has a namespace, or none", key)
+			return "", fmt.Errorf("%q is not a key of its type: its namespace is missing or unexpected", key)
 		}
 	} else if group, _, _ := strings.Cut(place, "/"); !strings.Contains(group, ".") {
 		return "", fmt.Errorf("%q: there is no such type", key)
@@ -185,7 +185,7 @@ func (l *Layout) StoreKey(etcdKey string) (string, bool) {
 	}
 	switch t := l.byPath[place]; {
 	case t != nil && t.namespaced == namespaced:
-		return t.kept.Key(namespace, name), true
+		return t.storeVersion.Key(namespace, name), true
 	case t != nil || !dotted || strings.HasPrefix(place, ".") || strings.HasSuffix(place, "/"):
 		return "", false
 	}

@@ -130,22 +130,22 @@ func TestEveryTypeRoundTrips(t *testing.T) {
 	t.Parallel()
 	lay := New("/other/prefix/", scheme.NewRegistry())
 	for base, typ := range lay.byBase {
-		var obj scheme.Object = kubetest.Filled(typ.kept.StoredType())
+		var obj scheme.Object = kubetest.Filled(typ.storeVersion.StoredType())
 		obj.SetName("n")
 		if crd, ok := obj.(*apiextensionsv1.CustomResourceDefinition); ok {
 			defineSomething(crd)
 		}
 		defaults.Set(obj)
-		stored, revAt, err := typ.kept.EncodeStored(obj)
+		stored, revAt, err := typ.storeVersion.EncodeStored(obj)
 		if err != nil {
 			t.Fatal(base, err)
 		}
-		key := typ.kept.Key(map[bool]string{true: "ns"}[typ.namespaced], "n")
+		key := typ.storeVersion.Key(map[bool]string{true: "ns"}[typ.namespaced], "n")
 		value, err := lay.Encode(key, []byte(string(stored[:revAt])+"123"+string(stored[revAt:])))
 		if err != nil {
 			t.Fatal(base, err)
 		}
-		if !bytes.HasPrefix(value, []byte("{"+typ.written.Prefix)) || bytes.Contains(value, []byte(`"123"`)) {
+		if !bytes.HasPrefix(value, []byte("{"+typ.etcdVersion.Prefix)) || bytes.Contains(value, []byte(`"123"`)) {
 			t.Errorf("%s is written as %s", base, value)
 		}
 		got, err := lay.Decode(key, value)

@@ -57,14 +57,14 @@ func (l *Layout) Encode(key string, stored []byte) ([]byte, error) {
 func (l *Layout) encode(key string, stored []byte) ([]byte, error) {
 	base, _, _, ok := scheme.SplitKey(key)
 	if !ok {
-		return nil, fmt.Errorf("%q is no object's key", key)
+		return nil, fmt.Errorf("%q is not the key of an object", key)
 	}
 	t := l.byBase[base]
 	if t == nil {
 		return l.encodeCustom(base, stored)
 	}
 	if t.out != nil {
-		obj, err := t.kept.DecodeStored(stored)
+		obj, err := t.storeVersion.DecodeStored(stored)
 		if err == nil {
 			obj, err = t.out(obj)
 		}
@@ -75,7 +75,7 @@ func (l *Layout) encode(key string, stored []byte) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return appendValue(t.written.Prefix, stored), nil
+	return appendValue(t.etcdVersion.Prefix, stored), nil
 }
 
 // appendValue adds kind and apiVersion before the members of stored JSON, and removes the revision.
@@ -109,7 +109,7 @@ func revisionMember(stored []byte) (from, to int) {
 func (l *Layout) encodeCustom(base string, stored []byte) ([]byte, error) {
 	row := l.customRow(base)
 	if row == nil {
-		return nil, fmt.Errorf("no definition of %s is in force", strings.Trim(base, "/"))
+		return nil, fmt.Errorf("there is no established definition of %s", strings.Trim(base, "/"))
 	}
 	version, at := row.Custom.StoredVersion(stored)
 	if version == "" {
@@ -145,7 +145,7 @@ type member struct{ name, text string }
 func (l *Layout) Decode(key string, value []byte) (Document, error) {
 	base, namespace, name, ok := scheme.SplitKey(key)
 	if !ok {
-		return Document{}, fmt.Errorf("%q is no object's key", key)
+		return Document{}, fmt.Errorf("%q is not the key of an object", key)
 	}
 	var stored Document
 	value, stale, err := l.decrypt(key, value)
@@ -196,7 +196,7 @@ func encrypted(value []byte) error {
 	if len(how) < 6 {
 		how = append(how[:2], "unknown")
 	}
-	return fmt.Errorf("kube-apiserver has encrypted it (%q), and no key is known here: --encryption-provider-config names them",
+	return fmt.Errorf("kube-apiserver has encrypted it (%q), and this server has no key: set --encryption-provider-config",
 		strings.ToValidUTF8(strings.Join(how[:min(len(how), 5)], ":"), "?"))
 }
 
@@ -222,51 +222,51 @@ func (t *storedType) decode(value []byte) (Document, error) {
 		return Document{}, err
 	}
 	stored := Document{Deleting: obj.GetDeletionTimestamp() != nil}
-	stored.JSON, stored.RevAt, err = t.kept.EncodeStored(obj)
+	stored.JSON, stored.RevAt, err = t.storeVersion.EncodeStored(obj)
 	return stored, err
 }
 
 // object decodes a value and converts it to the version used in the store.
 func (t *storedType) object(value []byte) (scheme.Object, error) {
-	obj, err := t.usual(value)
+	obj, err := t.decodeUsual(value)
 	if obj == nil && err == nil {
-		obj, err = t.unusual(value)
+		obj, err = t.decodeOther(value)
 	}
 	switch {
 	case err != nil:
 		return nil, err
-	case obj.GetName() == "" && t.kept.Base != rangeBase:
+	case obj.GetName() == "" && t.storeVersion.Base != rangeBase:
 		return nil, fmt.Errorf("it has no name")
 	}
 	defaults.Set(obj)
 	return obj, nil
 }
 
-// usual decodes JSON with the prefix that Encode writes. It returns nil for other values.
-func (t *storedType) usual(value []byte) (scheme.Object, error) {
+// decodeUsual decodes JSON with the prefix that Encode writes. It returns nil for other values.
+func (t *storedType) decodeUsual(value []byte) (scheme.Object, error) {
 	rest, ok := bytes.CutPrefix(value, []byte("{"))
-	if !ok || t.in != nil || !bytes.HasPrefix(rest, []byte(t.written.Prefix)) {
+	if !ok || t.in != nil || !bytes.HasPrefix(rest, []byte(t.etcdVersion.Prefix)) {
 		return nil, nil
 	}
-	obj, err := t.written.DecodeStored(value)
+	obj, err := t.etcdVersion.DecodeStored(value)
 	if err != nil {
 		return nil, err
 	}
 	// the JSON contains a second kind or apiVersion that differs
-	if kind := obj.GetObjectKind().GroupVersionKind(); kind != t.written.GroupVersionKind() {
+	if kind := obj.GetObjectKind().GroupVersionKind(); kind != t.etcdVersion.GroupVersionKind() {
 		return nil, nil
 	}
 	return obj, nil
 }
 
-// unusual decodes all other values: protobuf and other versions.
-func (t *storedType) unusual(value []byte) (scheme.Object, error) {
+// decodeOther decodes all other values: protobuf and other versions.
+func (t *storedType) decodeOther(value []byte) (scheme.Object, error) {
 	row, format, err := t.rowOf(value)
 	if err != nil {
 		return nil, err
 	}
 	obj, _, err := row.Decode(value, string(format), "")
-	if err == nil && row == t.written && t.in != nil {
+	if err == nil && row == t.etcdVersion && t.in != nil {
 		obj, err = t.in(obj)
 	}
 	return obj, err
@@ -293,7 +293,7 @@ func (t *storedType) version(apiVersion string) (*scheme.Resource, error) {
 	if row := t.versions[apiVersion]; row != nil {
 		return row, nil
 	}
-	return nil, fmt.Errorf("apiVersion %.100q is none of a %s that we know", apiVersion, t.kept.Kind)
+	return nil, fmt.Errorf("apiVersion %.100q is not a known version of %s", apiVersion, t.storeVersion.Kind)
 }
 
 // decodeCustom decodes a custom resource. Its definition need not exist yet.
@@ -305,7 +305,7 @@ func decodeCustom(group string, value []byte) (Document, error) {
 	apiVersion, _ := u.Object["apiVersion"].(string)
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if kind, _ := u.Object["kind"].(string); err != nil || kind == "" || gv.Group != group || gv.Version == "" {
-		return Document{}, fmt.Errorf("apiVersion %.100q and kind %.100q are none of group %s", apiVersion, kind, group)
+		return Document{}, fmt.Errorf("apiVersion %.100q and kind %.100q are not in group %s", apiVersion, kind, group)
 	}
 	if _, ok := u.Object["metadata"].(map[string]any); !ok {
 		return Document{}, fmt.Errorf("it has no metadata")

@@ -87,13 +87,13 @@ import (
 const (
 	maxRise, maxFall = 1.4, 0.5 // limits of the change of the seats per tick
 	// factor instead of the rise if the run queue is twice as long as allowed
-	brake  = 0.8
-	memory = time.Second / 2
+	crowdedBrake = 0.8
+	memory       = time.Second / 2
 	// runTarget is the allowed wait in the run queue for a tenth of the waits, or the duration of a
 	// commit on an idle machine if that is longer.
-	runTarget     = 7 * time.Millisecond
-	mostRunTarget = 20 * time.Millisecond // limit of the run target
-	leastHeadroom = 0.05                  // minimum of f
+	runTarget    = 7 * time.Millisecond
+	maxRunTarget = 20 * time.Millisecond // limit of the run target
+	minHeadroom  = 0.05                  // minimum of f
 	// change of f per tick, relative to the distance of the delay from the target
 	headroomGain = 0.08
 	// Below this efficiency the server itself causes a long run queue. Otherwise, the processors
@@ -103,12 +103,12 @@ const (
 	batchPrice = 8
 	forgiven   = 30 * time.Second
 
-	firstProbe   = time.Second // duration of pressure before the first probe
-	probeEvery   = 10 * time.Second
-	probeLasts   = 750 * time.Millisecond
-	probeNeeds   = 24  // number of requests
-	probePart    = 0.5 // fraction of the goodput
-	comeBackRise = 1.6 // maximum rise per tick after a probe
+	firstProbe    = time.Second // duration of pressure before the first probe
+	probeInterval = 10 * time.Second
+	probeDuration = 750 * time.Millisecond
+	probeRequests = 24  // number of requests
+	probeFraction = 0.5 // fraction of the goodput
+	restoreRise   = 1.6 // maximum rise per tick after a probe
 
 	blockSize   = 8 // number of requests per observation
 	maxClasses  = 512
@@ -166,25 +166,25 @@ type State struct {
 type Controller struct {
 	bounds Bounds
 
-	mu           sync.Mutex // guards the following fields
-	classes      map[uint64]*class
-	fresh        tally // requests that ended since the last tick
-	lately       tally // decaying sum
-	seats        float64
-	state        State
-	last         time.Time
-	inUse, given float64 // decaying averages of the seats in use and of the seats provided
-	peak         float64 // maximum of the seats in use, decaying slowly
-	headroom     float64
-	calmSince    time.Time // zero if the machine is not idle
-	pressed      time.Duration
-	probeAt      time.Duration // duration of pressure after which the next probe starts
-	probeBegan   time.Time     // zero if no probe is in progress
-	returning    bool          // reports whether the seats are returning to their number before the probe
-	probed       int           // number of requests that started and ended in the probe
-	calmCommit   time.Duration // duration of a commit on an idle machine
-	commitRatio  float64       // recent duration of commits, relative to calmCommit
-	seatTime     float64       // seconds per estimated seat of a LIST
+	mu               sync.Mutex // guards the following fields
+	classes          map[uint64]*class
+	fresh            tally // requests that ended since the last tick
+	recent           tally // decaying sum
+	seats            float64
+	state            State
+	last             time.Time
+	inUse, available float64 // decaying averages of the seats in use and of the seats provided
+	peak             float64 // maximum of the seats in use, decaying slowly
+	headroom         float64
+	calmSince        time.Time // zero if the machine is not idle
+	pressure         time.Duration
+	probeAt          time.Duration // duration of pressure after which the next probe starts
+	probeBegan       time.Time     // zero if no probe is in progress
+	returning        bool          // reports whether the seats are returning to their number before the probe
+	probed           int           // number of requests that started and ended in the probe
+	calmCommit       time.Duration // duration of a commit on an idle machine
+	commitRatio      float64       // recent duration of commits, relative to calmCommit
+	seatTime         float64       // seconds per estimated seat of a LIST
 }
 
 // A tally contains the total time spent by requests and the part of it that was work, in
@@ -304,14 +304,14 @@ func (c *Controller) Tick(s Sample) int {
 	case !c.probeBegan.IsZero():
 		c.probe(s)
 	case c.returning:
-		c.comeBack()
+		c.restoreSeats()
 	case !s.Saturated:
 		c.average(s, dt)
-		c.rest(s)
+		c.handleIdle(s)
 	default:
 		c.average(s, dt)
 		c.calmSince = time.Time{}
-		c.move(s, dt)
+		c.adjust(s, dt)
 	}
 	c.state.RunDelay, c.state.Classes, c.state.Probing = s.RunDelay, len(c.classes), !c.probeBegan.IsZero()
 	c.state.Headroom = c.headroom
@@ -337,21 +337,22 @@ func (c *Controller) noteCommits(s Sample) {
 // average adds the sample to the decaying averages.
 func (c *Controller) average(s Sample, dt time.Duration) {
 	keep := math.Exp(-dt.Seconds() / memory.Seconds())
-	c.lately.work = keep*c.lately.work + c.fresh.work
-	c.lately.spent = keep*c.lately.spent + c.fresh.spent
+	c.recent.work = keep*c.recent.work + c.fresh.work
+	c.recent.spent = keep*c.recent.spent + c.fresh.spent
 	c.fresh = tally{}
 	c.inUse += (1 - keep) * (s.InUse - c.inUse)
-	c.given += (1 - keep) * (c.seats - c.given)
+	c.available += (1 - keep) * (c.seats - c.available)
 	c.peak = max(s.InUse, c.peak-(c.peak-s.InUse)*dt.Seconds()/forgiven.Seconds())
-	if c.lately.spent > 0 {
-		c.state.Efficiency = min(1, c.lately.work/c.lately.spent)
+	if c.recent.spent > 0 {
+		c.state.Efficiency = min(1, c.recent.work/c.recent.spent)
 	}
 	c.state.InUse = c.inUse
 	c.state.Goodput = c.state.Efficiency * c.inUse
 }
 
-// rest handles a tick in which no request had to wait. The machine is idle if few seats are in use.
-func (c *Controller) rest(s Sample) {
+// handleIdle handles a tick in which no request had to wait. The machine is idle if few seats are
+// in use.
+func (c *Controller) handleIdle(s Sample) {
 	if s.InUse > max(1, float64(c.bounds.Cores)/2) && s.InUse > c.seats/4 || s.RunDelay > c.runTarget()/2 {
 		c.calmSince = time.Time{}
 	} else if c.calmSince.IsZero() {
@@ -364,15 +365,15 @@ func (c *Controller) rest(s Sample) {
 	}
 }
 
-// move handles a tick in which requests waited for seats.
-func (c *Controller) move(s Sample, dt time.Duration) {
-	if c.pressed += dt; c.pressed >= c.probeAt && c.state.Goodput > 0 {
+// adjust handles a tick in which requests waited for seats.
+func (c *Controller) adjust(s Sample, dt time.Duration) {
+	if c.pressure += dt; c.pressure >= c.probeAt && c.state.Goodput > 0 {
 		c.startProbe(s)
 		return
 	}
 	c.headroom += headroomGain * (1 - min(3, s.RunDelay.Seconds()/c.runTarget().Seconds()))
-	c.headroom = min(1, max(leastHeadroom, c.headroom))
-	if c.lately.spent == 0 || c.inUse <= 0 { // no request has finished yet
+	c.headroom = min(1, max(minHeadroom, c.headroom))
+	if c.recent.spent == 0 || c.inUse <= 0 { // no request has finished yet
 		return
 	}
 	goodput := c.state.Goodput
@@ -380,42 +381,42 @@ func (c *Controller) move(s Sample, dt time.Duration) {
 	rise := maxRise
 	// recently added seats have not had their full effect
 	if s.RunDelay > 2*c.runTarget() && c.state.Efficiency < crowded {
-		rise = brake
+		rise = crowdedBrake
 	}
-	c.set(min(c.seats*rise, max(c.seats*maxFall, c.given*wanted/c.inUse)))
+	c.set(min(c.seats*rise, max(c.seats*maxFall, c.available*wanted/c.inUse)))
 }
 
 // runTarget returns the allowed delay of a light request. If commits take longer, a shorter delay
 // would not be noticeable.
 func (c *Controller) runTarget() time.Duration {
-	return max(runTarget, min(c.calmCommit, mostRunTarget))
+	return max(runTarget, min(c.calmCommit, maxRunTarget))
 }
 
 func (c *Controller) startProbe(s Sample) {
-	c.pressed, c.probeAt = 0, probeEvery
+	c.pressure, c.probeAt = 0, probeInterval
 	c.probeBegan, c.calmSince, c.probed = s.Now, s.Now, 0
 	c.state.Probes++
-	part := min(1, probePart*c.state.Goodput/c.inUse)
+	part := min(1, probeFraction*c.state.Goodput/c.inUse)
 	c.state.Seats = max(1, int(c.seats*part))
 }
 
 // probe ends the probe when enough requests were observed or the time is over, and then restores
 // the seats.
 func (c *Controller) probe(s Sample) {
-	if c.probed < probeNeeds && s.Now.Sub(c.probeBegan) < probeLasts {
+	if c.probed < probeRequests && s.Now.Sub(c.probeBegan) < probeDuration {
 		return
 	}
 	c.probeBegan, c.calmSince = time.Time{}, time.Time{}
 	c.returning = true
-	c.comeBack()
+	c.restoreSeats()
 }
 
-// comeBack restores the seats gradually after a probe, because restoring all of them together would
-// cause a burst. Requests that end meanwhile are not counted.
-func (c *Controller) comeBack() {
+// restoreSeats restores the seats gradually after a probe, because restoring all of them together
+// would cause a burst. Requests that end meanwhile are not counted.
+func (c *Controller) restoreSeats() {
 	c.fresh = tally{}
 	back := int(math.Round(c.seats))
-	c.state.Seats = min(back, 1+int(comeBackRise*float64(c.state.Seats)))
+	c.state.Seats = min(back, 1+int(restoreRise*float64(c.state.Seats)))
 	c.returning = c.state.Seats < back
 }
 

@@ -50,13 +50,13 @@ type command struct {
 	data   string
 	keys   string // path of the encryption configuration, used with data
 
-	namespace               string
-	everywhere              bool
-	labels, fields          string
-	since, until, by        string
-	limit, tail             int
-	follow, told, colorless bool
-	output                  string
+	namespace                   string
+	everywhere                  bool
+	labels, fields              string
+	since, until, by            string
+	limit, tail                 int
+	follow, findings, colorless bool
+	output                      string
 }
 
 // Commands returns the rows for the table of commands.
@@ -122,7 +122,7 @@ func (c *command) defineWhich(f *flag.FlagSet) {
 	f.BoolVar(&c.follow, "f", false, "short for --follow")
 	f.IntVar(&c.limit, "limit", 0, "maximum number of `changes`; 0 means no limit")
 	f.IntVar(&c.tail, "tail", 0, "number of last `changes` to print, of those that the other flags select; 0 means all")
-	f.BoolVar(&c.told, "findings", false, "print the server's findings instead of changes: clients that overwrite each other or repeat their changes")
+	f.BoolVar(&c.findings, "findings", false, "print the server's findings instead of changes: clients that overwrite each other or repeat their changes")
 }
 
 func (c *command) defineHow(f *flag.FlagSet) {
@@ -166,7 +166,7 @@ func (c *command) runLog(call commandline.Call) (err error) {
 	}
 	defer func() { err = errors.Join(err, src.close()) }()
 	out := c.printer(call.Out)
-	if c.told {
+	if c.findings {
 		return c.printFindings(ctx, src, out)
 	}
 	if err := c.choose(ctx, src, &q, call.Args); err != nil {

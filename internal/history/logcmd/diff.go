@@ -54,9 +54,9 @@ func follow(ctx context.Context, src source, at moment, k *kind, q *query) <-cha
 	return ch
 }
 
-// take returns the next object from the list. If the type was not served at that time, the list is
+// next returns the next object from the list. If the type was not served at that time, the list is
 // considered to be empty.
-func (d *differ) take(ch <-chan answer) answer {
+func (d *differ) next(ch <-chan answer) answer {
 	a, ok := <-ch
 	var refused *refusal
 	switch {
@@ -75,7 +75,7 @@ func (d *differ) kind(ctx context.Context, k *kind) error {
 	defer cancel()
 	before, after := follow(ctx, d.src, d.q.since, k, d.q), follow(ctx, d.src, d.q.until, k, d.q)
 	d.found += 2
-	a, b := d.take(before), d.take(after)
+	a, b := d.next(before), d.next(after)
 	for !a.over || !b.over {
 		if err := cmp.Or(a.err, b.err); err != nil {
 			return err
@@ -84,15 +84,15 @@ func (d *differ) kind(ctx context.Context, k *kind) error {
 		switch order := compare(&a, &b); {
 		case order < 0:
 			err = d.pair(k, &a.object, nil)
-			a = d.take(before)
+			a = d.next(before)
 		case order > 0:
 			err = d.pair(k, nil, &b.object)
-			b = d.take(after)
+			b = d.next(after)
 		default:
 			if a.revision != b.revision || a.revision == "" {
 				err = d.pair(k, &a.object, &b.object)
 			}
-			a, b = d.take(before), d.take(after)
+			a, b = d.next(before), d.next(after)
 		}
 		if err != nil {
 			return err

@@ -36,32 +36,32 @@ import (
 
 // A file is a source that reads a data file.
 type file struct {
-	st          *store.Store
-	maintenance *store.Maintenance
-	changes     *history.Log
-	answers     sync.WaitGroup // counts the goroutines that serve changes
-	all         []kind
-	base        map[string]*kind // the kinds by key prefix: /group/plural/
-	unopened    unopened
+	st              *store.Store
+	maintenance     *store.Maintenance
+	changes         *history.Log
+	answers         sync.WaitGroup // counts the goroutines that serve changes
+	all             []kind
+	base            map[string]*kind // the kinds by key prefix: /group/plural/
+	decryptFailures decryptFailures
 
 	selectable map[string][]string // the selectable fields of custom resources, by key prefix
 }
 
-// unopened counts the records that could not be decrypted.
-type unopened struct {
+// decryptFailures counts the records that could not be decrypted.
+type decryptFailures struct {
 	n     atomic.Int64
 	first atomic.Pointer[error]
 }
 
-func (u *unopened) note(_ string, err error) {
+func (u *decryptFailures) note(_ string, err error) {
 	u.n.Add(1)
 	u.first.CompareAndSwap(nil, &err)
 }
 
 // err returns an error if any records were omitted because they could not be decrypted.
-func (u *unopened) err() error {
+func (u *decryptFailures) err() error {
 	if n := u.n.Load(); n > 0 {
-		return fmt.Errorf("what could not be decrypted is left out, %d times (--encryption-provider-config says how it can be read): %w", n, *u.first.Load())
+		return fmt.Errorf("%d documents could not be decrypted and are omitted (set --encryption-provider-config): %w", n, *u.first.Load())
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func openFile(path, keys string) (*file, error) {
 	}
 	sealing := providers.Sealing()
 	f := &file{selectable: map[string][]string{}}
-	sealing.OnOpenError = f.unopened.note
+	sealing.OnOpenError = f.decryptFailures.note
 	st, err := store.Open(path, store.Options{Sealing: sealing})
 	if err != nil {
 		return nil, err
@@ -97,14 +97,14 @@ func openFile(path, keys string) (*file, error) {
 
 func (f *file) close() error {
 	f.answers.Wait()
-	return errors.Join(f.unopened.err(), f.st.Close())
+	return errors.Join(f.decryptFailures.err(), f.st.Close())
 }
 
 func (f *file) namespace() string                     { return "" }
 func (f *file) kinds(context.Context) ([]kind, error) { return f.all, nil }
 
 func (f *file) findings(context.Context) ([]findings.Finding, error) {
-	return nil, errors.New("--findings are what a running server has noticed: a file has none")
+	return nil, errors.New("--findings requires a running server")
 }
 
 // readKinds collects the built-in types and the types defined by stored CustomResourceDefinitions.
@@ -151,10 +151,10 @@ func (f *file) each(span store.Span, visit func(*store.Record) error) error {
 
 func (f *file) explain(err error, rev int64) error {
 	if errors.Is(err, store.ErrCompacted) {
-		return fmt.Errorf("revision %d is compacted: the oldest that is kept is %d", rev, f.st.Compacted())
+		return fmt.Errorf("revision %d is compacted: the oldest revision is %d", rev, f.st.Compacted())
 	}
 	if rev > f.st.Revision() {
-		return fmt.Errorf("there is no revision %d yet: the newest is %d", rev, f.st.Revision())
+		return fmt.Errorf("revision %d is in the future: the newest revision is %d", rev, f.st.Revision())
 	}
 	return err
 }
@@ -202,7 +202,7 @@ func (f *file) revisionOf(at moment) (int64, error) {
 // log sends the request that a server would receive to a Log in this process.
 func (f *file) log(ctx context.Context, q *query, each func(*change) error) error {
 	if q.follow {
-		return errors.New("--follow needs a server: a file that none has open does not change")
+		return errors.New("--follow requires a running server")
 	}
 	asked := server{kubeconfig.NewClient(f, "http://file"), "the file"}
 	return asked.log(ctx, q, func(c *change) error {
@@ -216,14 +216,14 @@ func (f *file) log(ctx context.Context, q *query, each func(*change) error) erro
 // RoundTrip serves the request with the file's log.
 func (f *file) RoundTrip(r *http.Request) (*http.Response, error) {
 	read, write := io.Pipe()
-	w := &pipe{header: http.Header{}, body: write, begun: make(chan int, 1)}
+	w := &pipe{header: http.Header{}, body: write, status: make(chan int, 1)}
 	r = r.WithContext(context.WithValue(r.Context(), request.Key{}, &request.Request{}))
 	f.answers.Go(func() {
 		f.changes.ServeHTTP(w, r)
 		w.WriteHeader(http.StatusOK)
 		_ = write.Close() // closing a pipe never fails
 	})
-	code := <-w.begun
+	code := <-w.status
 	return &http.Response{StatusCode: code, Status: strconv.Itoa(code) + " " + http.StatusText(code), Header: w.header, Body: read, Request: r}, nil
 }
 
@@ -231,13 +231,13 @@ func (f *file) RoundTrip(r *http.Request) (*http.Response, error) {
 type pipe struct {
 	header http.Header
 	body   *io.PipeWriter
-	begun  chan int // receives the status code exactly once; buffered, so sending does not block
+	status chan int // receives the status code exactly once; buffered, so sending does not block
 	once   sync.Once
 }
 
 func (p *pipe) Header() http.Header { return p.header }
 
-func (p *pipe) WriteHeader(code int) { p.once.Do(func() { p.begun <- code }) }
+func (p *pipe) WriteHeader(code int) { p.once.Do(func() { p.status <- code }) }
 
 func (p *pipe) Write(b []byte) (int, error) {
 	p.WriteHeader(http.StatusOK)

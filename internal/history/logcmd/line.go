@@ -170,7 +170,7 @@ func (p *printer) line(c *change) string {
 		kind += "/" + c.Sub
 	}
 	return fmt.Sprintf("%s  %6d  %s  %s  %s  %s", p.color(dim, pad(plain(at), 24)), c.Revision, p.color(code, pad(plain(verb), 7)),
-		plain(kind+" "+nameOf(c.Namespace, c.Name)), p.color(dim, c.who()), p.what(c))
+		plain(kind+" "+nameOf(c.Namespace, c.Name)), p.color(dim, c.client()), p.changes(c))
 }
 
 // pad pads text to width runes. The text must not contain color codes.
@@ -181,9 +181,9 @@ func pad(text string, width int) string {
 	return text
 }
 
-// who returns the program and the user. If the server runs without authentication, all requests
+// client returns the program and the user. If the server runs without authentication, all requests
 // have the same user, so it is omitted.
-func (c *change) who() string {
+func (c *change) client() string {
 	w := findings.Client{User: c.User, Agent: c.Agent, Manager: c.Manager}
 	switch {
 	case w == findings.Client{}:
@@ -194,8 +194,8 @@ func (c *change) who() string {
 	return plain(w.String())
 }
 
-// what returns a description of all changes, with changes of the status at the end.
-func (p *printer) what(c *change) string {
+// changes returns a description of all changes, with changes of the status at the end.
+func (p *printer) changes(c *change) string {
 	var parts, status []string
 	switch c.Type {
 	case "ADDED":

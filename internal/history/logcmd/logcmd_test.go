@@ -228,8 +228,8 @@ func TestFollowersGoOn(t *testing.T) {
 func TestBadAnswers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ answer, want string }{
-		"no JSON":                {"hello\n", "what came is no change"},
-		"another JSON":           {"[1]\n", "what came is no change"},
+		"no JSON":                {"hello\n", "invalid change"},
+		"another JSON":           {"[1]\n", "invalid change"},
 		"cut":                    {changeLine(1) + "CUT", "the connection broke"},
 		"an error in midstream":  {changeLine(1) + `{"kind":"Status","status":"Failure","message":"compacted \u001b"}` + "\n", `compacted \u001b`},
 		"a line without an end":  {strings.Repeat("x", lineMax+1), "the connection broke"},
@@ -247,8 +247,8 @@ func TestMisuse(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "none.db")
 	for args, want := range map[string]string{
-		"log --since yesterday":      `--since: "yesterday" is no revision`,
-		"log --until 0":              `--until: "0" is no revision`,
+		"log --since yesterday":      `--since: "yesterday" is not a revision`,
+		"log --until 0":              `--until: "0" is not a revision`,
 		"log -o xml":                 "-o xml: must be json, yaml or diff",
 		"log -f --until 5m":          "--follow and --until are mutually exclusive",
 		"log --tail -1":              "--tail must be between",
@@ -258,12 +258,12 @@ func TestMisuse(t *testing.T) {
 		"log a b c":                  `unexpected argument "c"`,
 		"diff":                       "usage: apilet diff",
 		"diff 1":                     "usage: apilet diff",
-		"diff one 2":                 `"one" is no revision`,
+		"diff one 2":                 `"one" is not a revision`,
 		"log --data " + missing:      "no such file",
 		"diff 1 2 --data " + missing: "no such file",
 		"log --data a.db --server http://127.0.0.1:1":     "mutually exclusive",
 		"log --server http://127.0.0.1:1":                 "connection refused",
-		"log --server http://127.0.0.1:1 --token-file x":  "needs a --server of https",
+		"log --server http://127.0.0.1:1 --token-file x":  "requires a --server with https",
 		"log pods/x y --server http://127.0.0.1:1":        "once",
 		"log pods/ --server http://127.0.0.1:1":           "the name must not be empty",
 		"log --kubeconfig " + filepath.Dir(missing) + "/": "--kubeconfig",
@@ -368,7 +368,7 @@ func TestFile(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"log --since 99": "in the future", "diff 1 99": "in the future", "log -f": "needs a server", "log --findings": "a running server", "log nosuch": `no type "nosuch"`,
+		"log --since 99": "in the future", "diff 1 99": "in the future", "log -f": "requires a running server", "log --findings": "a running server", "log nosuch": `no type "nosuch"`,
 		"log --field-selector type=x": "field label not supported: type", "log deploy -A --field-selector spec.replicas=1": "is not a known field selector",
 		"log kites.y.io -A --field-selector spec.x=1": "field label not supported", "diff 1 2 deploy -A --field-selector spec.replicas=1": "not a known field selector",
 		"log -l a=(": "", "log --field-selector x": "", "diff 1 2 -l a=(": "",

@@ -25,11 +25,11 @@ import (
 )
 
 const (
-	historyPath = "/debug/history"
-	answerMax   = 64 << 20 // maximum size in bytes of responses that are not streamed
-	lineMax     = 16 << 20 // maximum size in bytes of a change with both objects
-	pageSize    = 500
-	again       = time.Second // delay before a broken stream is reopened
+	historyPath    = "/debug/history"
+	answerMax      = 64 << 20 // maximum size in bytes of responses that are not streamed
+	lineMax        = 16 << 20 // maximum size in bytes of a change with both objects
+	pageSize       = 500
+	reconnectDelay = time.Second // delay before a broken stream is reopened
 )
 
 // A server is a source that sends requests to an API server.
@@ -95,7 +95,7 @@ func (s *server) log(ctx context.Context, q *query, each func(*change) error) er
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-time.After(again):
+			case <-time.After(reconnectDelay):
 			}
 		}
 		if last > 0 {
@@ -184,7 +184,7 @@ func (s *server) page(ctx context.Context, values url.Values, each func(*change)
 		}
 		var c change
 		if err := json.Unmarshal(line, &c); err != nil {
-			return last, false, fmt.Errorf("%w: what came is no change: %w", errBroken, err)
+			return last, false, fmt.Errorf("%w: invalid change: %w", errBroken, err)
 		}
 		if status := gjson.GetBytes(line, "status"); c.Kind == "Status" && status.String() == "Failure" {
 			return last, false, errors.New(plain(gjson.GetBytes(line, "message").String()))

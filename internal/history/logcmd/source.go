@@ -79,7 +79,7 @@ func parseMoment(text string) (moment, error) {
 	if momentForms.MatchString(text) {
 		rev, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || rev == 0 {
-			return moment{}, fmt.Errorf("%q is no revision", text)
+			return moment{}, fmt.Errorf("%q is not a revision", text)
 		}
 		return moment{revision: rev}, nil
 	}
@@ -91,7 +91,7 @@ func parseMoment(text string) (moment, error) {
 	}
 	at, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil || at.Year() < 1970 || at.Year() > 9999 {
-		return moment{}, fmt.Errorf("%q is no revision, no time (2026-11-23T10:00:00Z) and no duration (5m)", text)
+		return moment{}, fmt.Errorf("%q is not a revision, a time (2026-11-23T10:00:00Z) or a duration (5m)", text)
 	}
 	return moment{text: at.UTC().Format(time.RFC3339Nano), time: at}, nil
 }

@@ -15,9 +15,9 @@ import (
 	"apilet/internal/scheme/internalversion"
 )
 
-// Imported is a strategy imported from k8s.io/kubernetes/pkg/registry. Its methods take internal
-// types.
-type Imported struct {
+// ImportedStrategy is a strategy imported from k8s.io/kubernetes/pkg/registry. Its methods take
+// internal types.
+type ImportedStrategy struct {
 	Object Strategy
 	Status rest.RESTUpdateStrategy // nil for types without a status subresource
 }
@@ -29,8 +29,8 @@ type Strategy interface {
 }
 
 // ImportedStrategies returns the imported strategies by internal type.
-var ImportedStrategies = sync.OnceValue(func() map[reflect.Type]Imported {
-	all := map[reflect.Type]Imported{}
+var ImportedStrategies = sync.OnceValue(func() map[reflect.Type]ImportedStrategy {
+	all := map[reflect.Type]ImportedStrategy{}
 	for goType, row := range byType {
 		if row.imported != nil {
 			obj := reflect.New(goType.Elem()).Interface().(runtime.Object)
@@ -45,7 +45,7 @@ var ImportedStrategies = sync.OnceValue(func() map[reflect.Type]Imported {
 func imported[T runtime.Object](object Strategy, status rest.RESTUpdateStrategy) *strategy {
 	row := &strategy{
 		goType:              reflect.TypeFor[T](),
-		imported:            &Imported{object, status},
+		imported:            &ImportedStrategy{object, status},
 		allowCreateOnUpdate: object.AllowCreateOnUpdate(context.Background()),
 		create:              internal(object.PrepareForCreate),
 		updates:             updates{"": internalUpdate(object.PrepareForUpdate)},
@@ -64,7 +64,7 @@ func (s *strategy) returning() *strategy {
 
 // keeping refuses the deletion of the objects with the given names.
 func (s *strategy) keeping(whyNot string, names ...string) *strategy {
-	s.whyNot, s.undeletable = whyNot, names
+	s.protectedError, s.protected = whyNot, names
 	return s
 }
 

@@ -59,9 +59,11 @@ func LabelNamespace(ns *corev1.Namespace) {
 
 func terminateNamespace(ns *corev1.Namespace) { ns.Status.Phase = corev1.NamespaceTerminating }
 
-// namespaceFull reports whether a namespace has finalizers. The finalizers are removed once the
-// namespace is empty.
-func namespaceFull(obj runtime.Object) bool { return len(obj.(*corev1.Namespace).Spec.Finalizers) > 0 }
+// namespaceHasContent reports whether a namespace has finalizers. The finalizers are removed once
+// the namespace is empty.
+func namespaceHasContent(obj runtime.Object) bool {
+	return len(obj.(*corev1.Namespace).Spec.Finalizers) > 0
+}
 
 // createNode does not reset the status, because kubelets set it when they register.
 func createNode(node *corev1.Node) {

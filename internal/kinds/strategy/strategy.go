@@ -118,8 +118,8 @@ func RestrictCustomStatus(obj, old *unstructured.Unstructured) scheme.Object {
 
 // ValidateDelete returns an error for the objects that every cluster must keep.
 func ValidateDelete(res *scheme.Resource, name string) error {
-	if row := strategyFor(res); slices.Contains(row.undeletable, name) {
-		return apierrors.NewForbidden(res.GroupResource(), name, errors.New(row.whyNot))
+	if row := strategyFor(res); slices.Contains(row.protected, name) {
+		return apierrors.NewForbidden(res.GroupResource(), name, errors.New(row.protectedError))
 	}
 	return nil
 }
@@ -148,6 +148,6 @@ func SetTerminating(obj scheme.Object) bool {
 
 // HasContent reports whether the contents of an object must be deleted before the object.
 func HasContent(obj scheme.Object) bool {
-	full := of(obj).full
+	full := of(obj).hasContent
 	return full != nil && full(obj)
 }

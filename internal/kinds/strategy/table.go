@@ -78,12 +78,12 @@ type strategy struct {
 	conditionalUpdate   bool     // an update must name a resourceVersion
 	returnsDeleted      bool     // a DELETE responds with the deleted object
 	orphansByDefault    bool     // a DELETE without a propagation policy orphans the dependents
-	undeletable         []string // names that every cluster must keep
-	whyNot              string   // the error of their deletion
+	protected           []string // names that every cluster must keep
+	protectedError      string   // the error of their deletion
 
 	// goType is the pointer type that the functions expect. It is nil if there are no functions.
 	goType       reflect.Type
-	imported     *Imported // nil if the strategy is not imported
+	imported     *ImportedStrategy // nil if the strategy is not imported
 	create       createFunc
 	updates      updates
 	canonicalize func(obj runtime.Object)
@@ -93,7 +93,7 @@ type strategy struct {
 	// deleted.
 	grace       func(obj runtime.Object, options *metav1.DeleteOptions) int64
 	terminating func(obj runtime.Object)      // marks a deletion without a grace period
-	full        func(obj runtime.Object) bool // reports whether its contents must be deleted first
+	hasContent  func(obj runtime.Object) bool // reports whether its contents must be deleted first
 }
 
 type (
@@ -133,12 +133,12 @@ var table = map[string]*strategy{
 		updates: updates{"": internalUpdate(two(updateReplicationController)),
 			"status": internalUpdate(two(updateReplicationControllerStatus))}},
 	"//namespaces/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.Namespace](),
-		undeletable: []string{"default", "kube-system", "kube-public"}, whyNot: "this namespace may not be deleted",
+		protected: []string{"default", "kube-system", "kube-public"}, protectedError: "this namespace may not be deleted",
 		create:       one(createNamespace),
 		updates:      updates{"": two(updateNamespace), "status": two(updateNamespaceStatus), "finalize": two(finalizeNamespace)},
 		rename:       func(obj runtime.Object, _ string) { LabelNamespace(obj.(*corev1.Namespace)) },
 		canonicalize: func(obj runtime.Object) { LabelNamespace(obj.(*corev1.Namespace)) },
-		terminating:  func(obj runtime.Object) { terminateNamespace(obj.(*corev1.Namespace)) }, full: namespaceFull},
+		terminating:  func(obj runtime.Object) { terminateNamespace(obj.(*corev1.Namespace)) }, hasContent: namespaceHasContent},
 	"//nodes/": {goType: reflect.TypeFor[*corev1.Node](), create: one(createNode),
 		updates: updates{"": two(updateNode), "status": two(updateNodeStatus)}},
 	"//persistentvolumes/": {returnsDeleted: true, goType: reflect.TypeFor[*corev1.PersistentVolume](),

@@ -32,7 +32,7 @@ func TestEveryRowIsOfAResource(t *testing.T) {
 			t.Errorf("%s: objects are no %v", key, row.goType)
 		}
 		functions := row.create != nil || row.updates != nil || row.canonicalize != nil || row.rename != nil ||
-			row.grace != nil || row.terminating != nil || row.full != nil
+			row.grace != nil || row.terminating != nil || row.hasContent != nil
 		if functions != (row.goType != nil) {
 			t.Errorf("%s has functions (%v) and a type (%v)", key, functions, row.goType)
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 // ErrDamaged is the error of any damage.
-var ErrDamaged = errors.New("the file is damaged: run `apilet check`, restore a backup, or DELETE what lies there")
+var ErrDamaged = errors.New("the file is damaged: run `apilet check`, restore a backup, or DELETE the affected objects")
 
 // A Damage describes damage at one place of the file.
 type Damage struct {

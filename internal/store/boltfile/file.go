@@ -239,7 +239,7 @@ func (f *File) LogHeadroom() int64 { return f.logGrowth.Load() }
 // the writer calls it.
 func (f *File) SetFreeSpace(spare int64, scarce bool) {
 	if f.wal != nil {
-		f.wal.short, f.wal.spare = scarce, spare
+		f.wal.scarce, f.wal.spare = scarce, spare
 	}
 }
 
@@ -250,7 +250,7 @@ func (f *File) SetFreeSpace(spare int64, scarce bool) {
 func (f *File) View(fn func(*Pages) error) error {
 	err := errMetaMoved
 	for n := 0; n < 3 && err == errMetaMoved; n++ {
-		err = RecoverFaults(func() error { return f.look(fn) })
+		err = RecoverFaults(func() error { return f.view(fn) })
 	}
 	switch {
 	case err == errMetaMoved:
@@ -263,7 +263,7 @@ func (f *File) View(fn func(*Pages) error) error {
 	return err
 }
 
-func (f *File) look(fn func(*Pages) error) error {
+func (f *File) view(fn func(*Pages) error) error {
 	known := *f.meta.Load()
 	if !f.hasMeta(known) {
 		// bbolt would panic while it holds its locks. There are no more writes in this state, so
@@ -330,7 +330,7 @@ func (f *File) Update(fn func(*WriteTx) error) error {
 	if f.wal == nil && f.logHalf > 0 {
 		switch err := f.startLog(); {
 		case errors.Is(err, errLogLost):
-			return f.lose(err)
+			return f.fatalWrite(err)
 		case err != nil && IsDiskFull(err): // the file may have free pages, so use bbolt's own two syncs
 		case err != nil:
 			return err
@@ -353,9 +353,9 @@ func (f *File) Update(fn func(*WriteTx) error) error {
 // makePages provides free pages for the next transaction. If the disk is full, it makes a
 // checkpoint to free the pages that wait for one.
 func (f *File) makePages() error {
-	if f.wal.short {
+	if f.wal.scarce {
 		if err := f.wal.release(); err != nil {
-			return f.lose(lostLog(err))
+			return f.fatalWrite(lostLog(err))
 		}
 	}
 	if n := f.wal.ahead(f.meta.Load().high); n > 0 {
@@ -370,8 +370,8 @@ func (f *File) makePages() error {
 // writes the freelist, so that a start from this checkpoint need not walk all pages to find the
 // free ones. If there is no room for the list, the checkpoint omits it.
 func (f *File) checkpointIfDue() error {
-	if err := f.wal.reap(false); err != nil {
-		return f.lose(lostLog(err))
+	if err := f.wal.finishCheckpoint(false); err != nil {
+		return f.fatalWrite(lostLog(err))
 	}
 	if !f.wal.due(int64(f.meta.Load().high) * int64(f.PageSize())) {
 		return nil
@@ -389,8 +389,8 @@ func (f *File) checkpointIfDue() error {
 	if list := f.meta.Load().freelist; list != noFreelist && f.wal.grown.holds(list) {
 		f.wal.grown = PageRun{} // the list must be synced with the checkpoint
 	}
-	if err := f.wal.turn(); err != nil {
-		return f.lose(lostLog(err))
+	if err := f.wal.switchHalf(); err != nil {
+		return f.fatalWrite(lostLog(err))
 	}
 	return nil
 }
@@ -441,8 +441,8 @@ func (f *File) Transact(fn func(*WriteTx) error) error {
 	case err == nil:
 		return f.committed(txid)
 	case errors.Is(err, errLogLost):
-		return f.lose(err)
-	case errors.Is(err, ErrDamaged) && open && !f.cutShort():
+		return f.fatalWrite(err)
+	case errors.Is(err, ErrDamaged) && open && !f.isTruncated():
 		f.stopWriting(err)
 		return f.Explain(err)
 	case errors.Is(err, ErrDamaged):
@@ -450,7 +450,7 @@ func (f *File) Transact(fn func(*WriteTx) error) error {
 	case committing && IsDiskFull(err) && !f.replaced(known):
 		return ErrFull
 	case committing:
-		return f.lose(err)
+		return f.fatalWrite(err)
 	}
 	return err
 }
@@ -527,16 +527,16 @@ func (f *File) inPlace() error {
 // Explain records a damage and adds the file's name to the error. If the open file was truncated,
 // it ends the process.
 func (f *File) Explain(err error) error {
-	if f.cutShort() {
-		f.fail(fmt.Errorf("cannot use %s any more: %w", f.Path, err))
+	if f.isTruncated() {
+		f.fail(fmt.Errorf("cannot use %s anymore: %w", f.Path, err))
 		return err
 	}
 	f.Damage.note(err)
 	return fmt.Errorf("%s: %w", f.Path, err)
 }
 
-// cutShort reports whether the file ends before its last page.
-func (f *File) cutShort() bool {
+// isTruncated reports whether the file ends before its last page.
+func (f *File) isTruncated() bool {
 	m := f.meta.Load()
 	info, err := f.handle.Stat()
 	return err == nil && info.Size() < int64(m.high)*int64(m.pageSize)
@@ -544,13 +544,13 @@ func (f *File) cutShort() bool {
 
 // stopWriting prevents all further writes. The current transaction stays open, and reads continue.
 func (f *File) stopWriting(err error) {
-	err = fmt.Errorf("%s: nothing is written any more, because a commit has met damage: %w", f.Path, err)
+	err = fmt.Errorf("%s: writing has stopped, because a commit found damage: %w", f.Path, err)
 	f.Refusal.Store(&err)
 	f.failed.Store(true)
 }
 
-// lose ends the process after a failed write.
-func (f *File) lose(err error) error {
+// fatalWrite ends the process after a failed write.
+func (f *File) fatalWrite(err error) error {
 	f.fail(fmt.Errorf("cannot write %s: %w", f.Path, err))
 	return err
 }

@@ -197,7 +197,7 @@ func readLog(path string) (*LeftoverLog, error) {
 		return l, err
 	}
 	if size < l.head.length {
-		return l, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: put the whole log back, or restore a backup", l.path, size, l.head.length)
+		return l, fmt.Errorf("%s is truncated: it has %d of at least %d bytes: put the whole log back, or restore a backup", l.path, size, l.head.length)
 	}
 	if l.head.phase == logIdle {
 		return l, nil
@@ -220,7 +220,7 @@ func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 		}
 	}
 	if !found {
-		return newest, fmt.Errorf("%s has lost both of its heads, so that nobody knows what was written last: restore a backup (%w)",
+		return newest, fmt.Errorf("%s has lost both of its heads, so the last writes are unknown: restore a backup (%w)",
 			path, NewDamage("the log's heads"))
 	}
 	return newest, nil
@@ -266,7 +266,7 @@ func (l *LeftoverLog) vetEnd(halves [2][]byte, next uint64) error {
 		for at := int64(0); at < int64(len(halves[half])); at += 8 {
 			r, size, ok := l.head.recordAt(halves[half], half, at, epoch)
 			if ok && r.number >= next {
-				return fmt.Errorf("%s: %w", l.path, NewDamage("record %d of the log, while record %d is there", next, r.number))
+				return fmt.Errorf("%s: %w", l.path, NewDamage("record %d of the log is missing before record %d", next, r.number))
 			}
 			if r.body == nil {
 				continue
@@ -279,9 +279,9 @@ func (l *LeftoverLog) vetEnd(halves [2][]byte, next uint64) error {
 	return nil
 }
 
-// notOurs returns the error for a log that belongs to another data file, or to another state of
-// this one.
-func (l *LeftoverLog) notOurs(why string) error {
+// foreignError returns the error for a log that belongs to another data file, or to another state
+// of this one.
+func (l *LeftoverLog) foreignError(why string) error {
 	return fmt.Errorf("%s is the log of another data file, or of another state of this one (%s): if the data file is a restored backup, remove the log; "+
 		"else put back the file that it belongs to", l.path, why)
 }

@@ -96,8 +96,8 @@ func (b page) leaf() bool { return binary.NativeEndian.Uint16(b[8:]) == pageLeaf
 
 func (b page) count() int { return int(binary.NativeEndian.Uint16(b[10:])) }
 
-// misshapen returns the problem of the page's header, or "" if it is valid.
-func (b page) misshapen() string {
+// headerProblem returns the problem of the page's header, or "" if it is valid.
+func (b page) headerProblem() string {
 	flags := binary.NativeEndian.Uint16(b[8:])
 	switch {
 	case flags != pageBranch && flags != pageLeaf || flags == pageBranch && b.count() == 0:
@@ -160,7 +160,7 @@ func (b page) branchTo(key []byte) int {
 // within the page and that the keys are sorted and within the bounds set by the parent. used is the
 // number of used bytes. Each commit calls vet for all pages that it will change.
 func (b page) vet(keys keyRange) (used int, what string) {
-	if what := b.misshapen(); what != "" {
+	if what := b.headerProblem(); what != "" {
 		return 0, what
 	}
 	count, leaf, before := b.count(), b.leaf(), keys.lowest

@@ -144,9 +144,9 @@ func (l *LeftoverLog) covers(t *pageTree, checkpoint metaPage) (there uint64, er
 		ahead := (m.mark - l.head.number) & (1<<markNumberBits - 1)
 		switch {
 		case !logged(m.mark):
-			return 0, l.notOurs("the file was closed without it")
+			return 0, l.foreignError("the file was closed without it")
 		case ahead > runMax:
-			return 0, l.notOurs("it is of another run of the server, or much older")
+			return 0, l.foreignError("it is of another run of the server, or much older")
 		case ahead > count+1, newer(m.mark>>markNumberBits, l.head.generation):
 			return 0, l.tooOld()
 		}
@@ -175,9 +175,9 @@ func (l *LeftoverLog) tooOld() error {
 		"put the log of the same moment beside it, or restore a backup", l.path)
 }
 
-// ends checks that an idle log belongs to a data file that was not closed. The file must have the
-// state of the log's end.
-func (l *LeftoverLog) ends(t *pageTree) error {
+// checkIdle checks that an idle log belongs to a data file that was not closed. The file must have
+// the state of the log's end.
+func (l *LeftoverLog) checkIdle(t *pageTree) error {
 	m := t.meta
 	ahead := (m.mark - l.head.number) & (1<<markNumberBits - 1)
 	switch {
@@ -186,7 +186,7 @@ func (l *LeftoverLog) ends(t *pageTree) error {
 	case ahead > 0 && ahead < runMax:
 		return l.tooOld()
 	}
-	return l.notOurs("the file is of another moment")
+	return l.foreignError("the file is of another moment")
 }
 
 // moved reports whether a data file was copied, moved or changed after its server wrote it. A new

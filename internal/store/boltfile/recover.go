@@ -17,7 +17,7 @@ import (
 func VetToWrite(path string, look func(*Pages) error) (Verdict, error) {
 	verdict, err := Vet(path, false, nil, look)
 	if err == nil && verdict.Log != nil {
-		err = verdict.Log.putBack(path)
+		err = verdict.Log.restoreCheckpoint(path)
 	}
 	return verdict, err
 }
@@ -65,9 +65,9 @@ func (l *LeftoverLog) vetReplay(p *Pages) error {
 	return nil
 }
 
-// settle makes both copies of a head equal. If they differ, the older copy describes a half that
-// will be overwritten.
-func (h *logHead) settle(path string) error {
+// repairCopies makes both copies of a head equal. If they differ, the older copy describes a half
+// that will be overwritten.
+func (h *logHead) repairCopies(path string) error {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -88,10 +88,11 @@ func (h *logHead) settle(path string) error {
 	return nil
 }
 
-// putBack makes the checkpoint the newest commit of the data file, also for bbolt, and syncs the
-// file. It holds a shared lock on the file, so several processes may do this concurrently. It fails
-// if the log has changed since it was read, because then another server has used the file.
-func (l *LeftoverLog) putBack(path string) error {
+// restoreCheckpoint makes the checkpoint the newest commit of the data file, also for bbolt, and
+// syncs the file. It holds a shared lock on the file, so several processes may do this
+// concurrently. It fails if the log has changed since it was read, because then another server has
+// used the file.
+func (l *LeftoverLog) restoreCheckpoint(path string) error {
 	db, file, err := openShared(path)
 	if err != nil {
 		return err
@@ -104,7 +105,7 @@ func (l *LeftoverLog) putBack(path string) error {
 	if now == nil || now.head != l.head || len(now.records) != len(l.records) {
 		return fmt.Errorf("%s is in use by another process: stop that one first, or choose another file", path)
 	}
-	if err := l.head.settle(l.path); err != nil || !l.Used() {
+	if err := l.head.repairCopies(l.path); err != nil || !l.Used() {
 		return err
 	}
 	m, _ := decodeMeta(l.head.meta[:])

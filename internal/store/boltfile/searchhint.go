@@ -3,7 +3,7 @@ package boltfile
 // This file implements a finger search in the tree of revisions. A LIST walks the keys in order and
 // looks up a record for each. Objects that were created one after the other have adjacent
 // revisions. The next record is usually on the same leaf as the last one, or otherwise below the
-// same branch. A finger remembers that position within one snapshot:
+// same branch. A search hint remembers that position within one snapshot:
 //
 //	the leaf has 400 to 402        401 is searched there,
 //	its branch 1 to 510            403 below it,
@@ -17,7 +17,7 @@ package boltfile
 // the next data at the same time. This is the record, or, if the revision is near the previous
 // ones, the whole leaf, because other records of the leaf will be needed soon.
 //
-// A finger is only an optimization. If it finds anything unexpected, such as a damaged page or a
+// A hint is only an optimization. If it finds anything unexpected, such as a damaged page or a
 // missing revision, it returns nil, and the search from the root (Tree.find) determines the result.
 
 import "encoding/binary"
@@ -25,20 +25,20 @@ import "encoding/binary"
 // A SearchHint is the position of the last lookup in a tree whose keys begin with revisions. It
 // finds only keys that consist of a revision alone.
 type SearchHint struct {
-	branch place // last branch page of the search
-	leaf   place
+	branch keyedPage // last branch page of the search
+	leaf   keyedPage
 	lines  byte // sum of the results of touch
 }
 
 // A place is a page with the range of revisions that can be on or below it.
-type place struct {
+type keyedPage struct {
 	page        page // nil means none
 	first, last uint64
 }
 
-func (p *place) holds(rev uint64) bool { return p.first <= rev && rev <= p.last && p.page != nil }
+func (p *keyedPage) holds(rev uint64) bool { return p.first <= rev && rev <= p.last && p.page != nil }
 
-// Get returns the value of rev in its tree, or nil if the finger cannot find it.
+// Get returns the value of rev in its tree, or nil if the hint does not lead to it.
 func (f *SearchHint) Get(t *Tree, rev uint64) []byte {
 	near := f.near(rev)
 	if !f.leaf.holds(rev) && !f.moveTo(t, rev, near) {
@@ -68,7 +68,7 @@ func (f *SearchHint) near(rev uint64) bool {
 func (f *SearchHint) moveTo(t *Tree, rev uint64, near bool) bool {
 	at := f.branch
 	if !at.holds(rev) {
-		at = place{page: t.small, last: 1<<64 - 1}
+		at = keyedPage{page: t.small, last: 1<<64 - 1}
 		if at.page == nil {
 			at.page, _ = t.p.load(t.root)
 		}
@@ -84,7 +84,7 @@ func (f *SearchHint) moveTo(t *Tree, rev uint64, near bool) bool {
 // below returns the place below a branch to which rev belongs. It has no page if the page is
 // damaged. It need not check the page's keys: if the leaf is the wrong one, Get does not find the
 // revision.
-func (f *SearchHint) below(p *Pages, at *place, rev uint64, near bool) (child place) {
+func (f *SearchHint) below(p *Pages, at *keyedPage, rev uint64, near bool) (child keyedPage) {
 	b, i := at.page, at.find(rev)
 	if next, long, ok := b.revAt(i); !ok || next != rev || long {
 		i--
@@ -136,7 +136,7 @@ func (b page) revAt(i int) (rev uint64, longer, ok bool) {
 
 // find is page.find for the key of a revision. It also returns -1 if a key is too short for a
 // revision. It guesses first, and checks at most twice as many elements as a binary search.
-func (p *place) find(rev uint64) int {
+func (p *keyedPage) find(rev uint64) int {
 	low, high := 0, p.page.count()
 	at := p.guess(rev)
 	for step := 1; low < high; step *= 2 {
@@ -160,7 +160,7 @@ func (p *place) find(rev uint64) int {
 }
 
 // guess returns the position of rev on the page if the revisions were evenly spaced.
-func (p *place) guess(rev uint64) int {
+func (p *keyedPage) guess(rev uint64) int {
 	n, first, last := uint64(p.page.count()), p.first, p.last
 	if last-first >= 1<<47 { // unbounded, so use the page's own range
 		first, _, _ = p.page.revAt(0)

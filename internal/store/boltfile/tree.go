@@ -99,7 +99,7 @@ func (p *Pages) load(id uint64) (page, error) {
 		return nil, NewDamage("page %d has a damaged header", id)
 	}
 	b = p.mapped[at : at+int(overflow+1)*p.pageSize]
-	if what := b.misshapen(); what != "" {
+	if what := b.headerProblem(); what != "" {
 		return nil, NewDamage("page %d %s", id, what)
 	}
 	return b, nil
@@ -129,7 +129,7 @@ func (p *Pages) Bucket(which byte) (t Tree, ok bool) {
 		return t, true
 	}
 	t.small = page(e.value[16:])
-	if len(t.small) < pageHeaderSize || t.small.misshapen() != "" || !t.small.leaf() {
+	if len(t.small) < pageHeaderSize || t.small.headerProblem() != "" || !t.small.leaf() {
 		PanicDamage("the small bucket %s", name)
 	}
 	return t, true
@@ -269,7 +269,7 @@ func (c *Cursor) Seek(key []byte) (k, v []byte) {
 		c.top().goTo(c.top().page.branchTo(key))
 	}
 	c.top().goTo(c.top().page.find(key))
-	if k, v = c.settle(); k != nil && bytes.Compare(k, key) < 0 {
+	if k, v = c.current(); k != nil && bytes.Compare(k, key) < 0 {
 		c.disorder()
 	}
 	return k, v
@@ -278,7 +278,7 @@ func (c *Cursor) Seek(key []byte) (k, v []byte) {
 func (c *Cursor) First() (k, v []byte) {
 	for c.start(); !c.top().leaf; c.descend() {
 	}
-	return c.settle()
+	return c.current()
 }
 
 // Next moves to the next key. It must follow a Seek, First or Next that has returned a key.
@@ -288,7 +288,7 @@ func (c *Cursor) Next() (k, v []byte) {
 	}
 	before := c.last
 	c.top().at++
-	if k, v = c.settle(); k != nil && bytes.Compare(k, before) <= 0 {
+	if k, v = c.current(); k != nil && bytes.Compare(k, before) <= 0 {
 		c.disorder()
 	}
 	return k, v
@@ -297,9 +297,9 @@ func (c *Cursor) Next() (k, v []byte) {
 // disorder panics, so that no iteration visits a key twice or runs forever.
 func (c *Cursor) disorder() { PanicDamage("page %d has its keys out of order", c.top().id) }
 
-// settle returns the selected element. At the end of a leaf it moves to the first element of the
+// current returns the selected element. At the end of a leaf it moves to the first element of the
 // next leaf.
-func (c *Cursor) settle() (k, v []byte) {
+func (c *Cursor) current() (k, v []byte) {
 	for c.top().at >= c.top().count {
 		for len(c.path) > 0 && c.top().at+1 >= c.top().count {
 			c.path = c.path[:len(c.path)-1]

@@ -38,7 +38,7 @@ func statRegular(path string) (os.FileInfo, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cannot open %s: %w", path, err)
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no regular file: choose another file", path)
+		return nil, fmt.Errorf("%s is not a regular file: choose another file", path)
 	}
 	return info, nil
 }
@@ -126,7 +126,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	case err != nil:
 		return v, err
 	case info.Size() == 0:
-		return v, fmt.Errorf("%s is empty (0 bytes), so its content was lost: restore a backup, or remove it to start anew", path)
+		return v, fmt.Errorf("%s is empty (0 bytes), so its content was lost: restore a backup, or remove it to start with a new file", path)
 	}
 	db, file, err := openShared(path)
 	if err != nil {
@@ -143,7 +143,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	case v.Log.Used():
 		err = tree.adopt(v.Log)
 	case v.Log != nil:
-		err = v.Log.ends(tree)
+		err = v.Log.checkIdle(tree)
 	}
 	if err != nil {
 		return v, err
@@ -152,14 +152,14 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	v.Clean, v.OneMeta = tree.freelist != noFreelist, tree.invalidMetas > 0
 	if tree.high > uint64(info.Size())/uint64(tree.pageSize) {
 		need := new(big.Int).Mul(new(big.Int).SetUint64(tree.high), big.NewInt(int64(tree.pageSize))) // any number, if the file is forged
-		return v, fmt.Errorf("%s is cut short: %d of at least %d bytes are there: restore a backup", path, info.Size(), need)
+		return v, fmt.Errorf("%s is truncated: it has %d of at least %d bytes: restore a backup", path, info.Size(), need)
 	}
 	tree.progress = seen
 	seen.Begin("page", int64(tree.high))
 	walked := thorough || !v.Clean || v.Moved
 	v.Problems = tree.vet(walked)
 	p := newPages(db, tree.meta.metaPage)
-	err = RecoverFaults(func() error { return v.Log.vouches(p, path) })
+	err = RecoverFaults(func() error { return v.Log.checkTree(p, path) })
 	switch {
 	case len(v.Problems) > 0 && (err == nil || errors.Is(err, ErrDamaged)):
 		return v, fmt.Errorf("%s: %w", path, &Damage{v.Problems[0]})
@@ -410,11 +410,11 @@ func (t *pageTree) adopt(l *LeftoverLog) error {
 	for _, other := range t.found {
 		switch {
 		case other.pageSize != m.pageSize:
-			return l.notOurs("its pages have another size")
+			return l.foreignError("its pages have another size")
 		case other.txid+1 < m.txid:
-			return l.notOurs("the file is older")
+			return l.foreignError("the file is older")
 		case other.txid == m.txid && other.raw != l.head.meta:
-			return l.notOurs("transactions of one number differ")
+			return l.foreignError("transactions of one number differ")
 		}
 	}
 	there, err := l.covers(t, m)
@@ -435,8 +435,8 @@ func (t *pageTree) take(l *LeftoverLog, m metaPage) {
 	t.pageSize, t.root, t.freelist, t.high = m.pageSize, m.root, m.freelist, m.high
 }
 
-// vouches checks that the tree at a log's checkpoint is the one that the log describes.
-func (l *LeftoverLog) vouches(p *Pages, path string) error {
+// checkTree checks that the tree at a log's checkpoint is the one that the log describes.
+func (l *LeftoverLog) checkTree(p *Pages, path string) error {
 	meta, ok := p.Bucket(InMeta)
 	revs, there := p.Bucket(InRev)
 	switch {
@@ -446,13 +446,13 @@ func (l *LeftoverLog) vouches(p *Pages, path string) error {
 	case !l.Used():
 		return nil
 	case !ok || !there:
-		return l.notOurs("it has other buckets")
+		return l.foreignError("it has other buckets")
 	case MetaInt(meta, "format") != FormatLogged:
-		return l.notOurs("the file was closed without it")
+		return l.foreignError("the file was closed without it")
 	case string(meta.Get([]byte("lineage"))) != string(l.head.lineage[:]):
-		return l.notOurs("another lineage")
+		return l.foreignError("another lineage")
 	case int64(revs.Sequence) != l.head.rev:
-		return l.notOurs("another revision")
+		return l.foreignError("another revision")
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ const (
 
 // errLogLost ends the process, because log and pages may differ, or the content of the disk is
 // unknown.
-var errLogLost = errors.New("the write-ahead log cannot go on")
+var errLogLost = errors.New("the write-ahead log cannot continue")
 
 // A wal is a log in use. Only the writer uses it, except for the values passed to the goroutine of
 // a checkpoint.
@@ -124,29 +124,29 @@ type wal struct {
 	heads *os.File    // second handle of the log, for its heads
 	Disk
 
-	head     logHead       // newest head, possibly not written yet
-	epoch    uint64        // current epoch
-	half     int           // current half
-	pos      int64         // offset of the next record in the half
-	made     [2]int64      // number of bytes to which each half was extended
-	number   uint64        // number of the next record
-	length   int64         // minimum length of the log on the disk
-	complete uint64        // generation of the newest head on the disk
-	buf      []byte        // buffer for records
-	pin      *bbolt.Tx     // transaction on the checkpoint, or on the one in progress
-	before   *bbolt.Tx     // transaction on the checkpoint before the one in progress; nil if none is in progress
-	began    time.Time     // start of the epoch
-	making   chan error    // receives the result of the checkpoint in progress; nil if none exists
-	mapped   int64         // minimum size of bbolt's mapping in bytes
-	had      int64         // disk usage of the log when it was opened
-	growth   *atomic.Int64 // number of bytes by which the log may still grow
-	short    bool          // the disk is full, so pages that wait for a checkpoint are needed
-	spare    int64         // free space above the reserve
-	turns    int           // number of started checkpoints
+	head           logHead       // newest head, possibly not written yet
+	epoch          uint64        // current epoch
+	half           int           // current half
+	pos            int64         // offset of the next record in the half
+	lengths        [2]int64      // number of bytes to which each half was extended
+	number         uint64        // number of the next record
+	length         int64         // minimum length of the log on the disk
+	complete       uint64        // generation of the newest head on the disk
+	buf            []byte        // buffer for records
+	pin            *bbolt.Tx     // transaction on the checkpoint, or on the one in progress
+	before         *bbolt.Tx     // transaction on the checkpoint before the one in progress; nil if none is in progress
+	began          time.Time     // start of the epoch
+	making         chan error    // receives the result of the checkpoint in progress; nil if none exists
+	mapped         int64         // minimum size of bbolt's mapping in bytes
+	initialDiskUse int64         // disk usage of the log when it was opened
+	growth         *atomic.Int64 // number of bytes by which the log may still grow
+	scarce         bool          // the disk is full, so pages that wait for a checkpoint are needed
+	spare          int64         // free space above the reserve
+	checkpoints    int           // number of started checkpoints
 
-	grown    PageRun // pages by which the file was extended; the next commit starts a checkpoint
-	grownFor int     // value of turns when the file was last extended
-	settled  int     // number of commits since the last completed checkpoint
+	grown         PageRun // pages by which the file was extended; the next commit starts a checkpoint
+	grownFor      int     // value of turns when the file was last extended
+	stableCommits int     // number of commits since the last completed checkpoint
 }
 
 // A Disk has the functions by which a log accesses the disk. Tests replace them to simulate power
@@ -172,7 +172,7 @@ func (f *File) Checkpoints() int {
 	if f.wal == nil {
 		return 0
 	}
-	return f.wal.turns
+	return f.wal.checkpoints
 }
 
 // WaitCheckpoint waits for the checkpoint in progress. It must be called by the writer.
@@ -180,7 +180,7 @@ func (f *File) WaitCheckpoint() error {
 	if f.wal == nil {
 		return nil
 	}
-	return f.wal.reap(true)
+	return f.wal.finishCheckpoint(true)
 }
 
 // logHalf returns the size of a half, given the requested size of the log and the size of the disk.
@@ -228,11 +228,11 @@ func (f *File) openLog(path string, h logHead) (w *wal, err error) {
 	if err != nil {
 		return nil, errors.Join(err, w.close())
 	}
-	w.had, w.length = diskUse(w.info)-logHeadsSize, w.info.Size()
+	w.initialDiskUse, w.length = diskUse(w.info)-logHeadsSize, w.info.Size()
 	if info, err := f.handle.Stat(); err == nil {
 		w.inode, _, _ = identity(info)
 	}
-	w.tellGrowth()
+	w.updateGrowth()
 	w.WriteAtHead, w.SyncHead = w.heads.WriteAt, func() error { return syncFile(w.heads) }
 	return w, nil
 }
@@ -259,7 +259,7 @@ func mapBytes(size int64) int64 {
 // commit commits a transaction. The transaction is durable if err is nil. After errLogLost it is
 // unknown whether it is durable.
 func (w *wal) commit(l *WriteTx) error {
-	if err := w.reap(false); err != nil {
+	if err := w.finishCheckpoint(false); err != nil {
 		return lostLog(err)
 	}
 	size := int64(logRecordHead + len(l.notes))
@@ -268,7 +268,7 @@ func (w *wal) commit(l *WriteTx) error {
 	}
 	at := w.place(size)
 	if at+size > w.head.half {
-		if err := w.turn(); err != nil {
+		if err := w.switchHalf(); err != nil {
 			_ = l.Tx.Rollback()
 			return lostLog(err)
 		}
@@ -282,7 +282,7 @@ func (w *wal) commit(l *WriteTx) error {
 		if !begun {
 			return err
 		}
-		if failed := w.takeBack(at); failed != nil {
+		if failed := w.undoRecord(at); failed != nil {
 			return fmt.Errorf("%w; %w", err, failed)
 		}
 		return err
@@ -294,7 +294,7 @@ func (w *wal) commit(l *WriteTx) error {
 		return lostLog(failed)
 	}
 	if err != nil {
-		if failed := w.takeBack(at); failed != nil {
+		if failed := w.undoRecord(at); failed != nil {
 			return lostLog(fmt.Errorf("%w; %w", failed, err))
 		}
 		if failed := w.release(); failed != nil {
@@ -302,8 +302,8 @@ func (w *wal) commit(l *WriteTx) error {
 		}
 		return err
 	}
-	w.pos, w.number, w.settled = (at+size+7)&^7, w.number+1, w.settled+1
-	w.length = max(w.length, w.head.start(w.half)+w.made[w.half])
+	w.pos, w.number, w.stableCommits = (at+size+7)&^7, w.number+1, w.stableCommits+1
+	w.length = max(w.length, w.head.start(w.half)+w.lengths[w.half])
 	return nil
 }
 
@@ -322,14 +322,14 @@ func (w *wal) place(size int64) int64 {
 func (w *wal) append(at int64, notes []byte) (begun bool, err error) {
 	w.buf = appendLogRecord(w.buf[:0], w.epoch, w.number, w.head.start(w.half)+at, notes)
 	end := at + int64(len(w.buf))
-	if w.made[w.half] < end {
-		from := max(w.made[w.half], at)
+	if w.lengths[w.half] < end {
+		from := max(w.lengths[w.half], at)
 		to := min(w.head.half, end+min(logStepMax, w.head.half/8))
 		if err := w.lengthen(from, to); err != nil {
 			return false, err
 		}
-		w.made[w.half] = to
-		w.tellGrowth()
+		w.lengths[w.half] = to
+		w.updateGrowth()
 	}
 	_, err = w.Write(w.buf, w.head.start(w.half)+at)
 	if cap(w.buf) > logStepMax {
@@ -350,11 +350,13 @@ func (w *wal) lengthen(from, to int64) error {
 	return nil
 }
 
-// tellGrowth updates the number of bytes by which the log may still grow.
-func (w *wal) tellGrowth() { w.growth.Store(max(0, 2*w.head.half-max(w.had, w.made[0]+w.made[1]))) }
+// updateGrowth updates the number of bytes by which the log may still grow.
+func (w *wal) updateGrowth() {
+	w.growth.Store(max(0, 2*w.head.half-max(w.initialDiskUse, w.lengths[0]+w.lengths[1])))
+}
 
-// takeBack overwrites a record that was not committed, so that it is never replayed.
-func (w *wal) takeBack(at int64) error {
+// undoRecord overwrites a record that was not committed, so that it is never replayed.
+func (w *wal) undoRecord(at int64) error {
 	if _, err := w.Write(make([]byte, logRecordHead), w.head.start(w.half)+at); err != nil {
 		return lostLog(err)
 	}
@@ -381,7 +383,7 @@ func (w *wal) needsFreelist() bool {
 
 // commitWhole commits a transaction without a record and syncs the data file instead.
 func (w *wal) commitWhole(l *WriteTx) error {
-	if err := w.reap(true); err != nil {
+	if err := w.finishCheckpoint(true); err != nil {
 		_ = l.Tx.Rollback()
 		return lostLog(err)
 	}
@@ -410,10 +412,10 @@ func release(tx **bbolt.Tx) {
 
 // checkpointNow makes a checkpoint and waits for it.
 func (w *wal) checkpointNow() error {
-	if err := w.turn(); err != nil {
+	if err := w.switchHalf(); err != nil {
 		return err
 	}
-	return w.reap(true)
+	return w.finishCheckpoint(true)
 }
 
 // release makes a checkpoint if pages wait for one to become free. It is used if the file cannot
@@ -436,10 +438,10 @@ func (w *wal) due(fileSize int64) bool {
 	return int64(w.db.Stats().PendingPageN)*int64(w.db.Info().PageSize) > max(pendingMin, fileSize/pendingShare)
 }
 
-// turn continues in the other half, as soon as that is free, and starts a checkpoint of the
+// switchHalf continues in the other half, as soon as that is free, and starts a checkpoint of the
 // committed state.
-func (w *wal) turn() error {
-	if err := w.reap(true); err != nil {
+func (w *wal) switchHalf() error {
+	if err := w.finishCheckpoint(true); err != nil {
 		return err
 	}
 	tx, err := w.db.Begin(false)
@@ -453,7 +455,7 @@ func (w *wal) turn() error {
 	grown := w.grown
 	w.before = w.pin
 	w.head, w.epoch, w.half, w.pos, w.pin, w.began = h, h.epoch, h.at, 0, tx, time.Now()
-	w.turns++
+	w.checkpoints++
 	w.grown = PageRun{}
 	making := make(chan error, 1)
 	w.making = making
@@ -503,10 +505,10 @@ func (w *wal) writeHead(h logHead) error {
 	return nil
 }
 
-// reap processes the result of the checkpoint in progress. If wait is set, it waits for the result;
-// otherwise it returns if there is none yet. It writes a note with the new checkpoint to the data
-// file before it releases the pages of the previous one.
-func (w *wal) reap(wait bool) (err error) {
+// finishCheckpoint processes the result of the checkpoint in progress. If wait is set, it waits for
+// the result; otherwise it returns if there is none yet. It writes a note with the new checkpoint
+// to the data file before it releases the pages of the previous one.
+func (w *wal) finishCheckpoint(wait bool) (err error) {
 	if w.making == nil {
 		return nil
 	}
@@ -519,7 +521,7 @@ func (w *wal) reap(wait bool) (err error) {
 			return nil
 		}
 	}
-	w.making, w.settled = nil, 0
+	w.making, w.stableCommits = nil, 0
 	if err != nil {
 		return err
 	}
@@ -545,7 +547,7 @@ func (w *wal) ahead(high uint64) int {
 	n := min(max(int(high/aheadShare), aheadMin), aheadMax, int(w.head.half/logBlock))
 	end := (int64(high) + 2*int64(n)) * int64(w.db.Info().PageSize)
 	switch {
-	case w.making != nil, w.settled < aheadSettle, w.grownFor == w.turns, w.spare < 2*int64(n*w.db.Info().PageSize), end >= w.mapped:
+	case w.making != nil, w.stableCommits < aheadSettle, w.grownFor == w.checkpoints, w.spare < 2*int64(n*w.db.Info().PageSize), end >= w.mapped:
 		return 0
 	case w.db.Stats().FreePageN >= n/aheadLeft:
 		return 0
@@ -562,7 +564,7 @@ func (w *wal) ahead(high uint64) int {
 // log, because they contain no changes that a start needs. The checkpoint does not wait for the
 // pages of the first one. They are all free by then and are written again soon.
 func (f *File) growAhead(pages int) error {
-	f.wal.grownFor = f.wal.turns
+	f.wal.grownFor = f.wal.checkpoints
 	grown := PageRun{First: f.meta.Load().high}
 	name, page := []byte("ahead"), f.Db.Info().PageSize
 	value := make([]byte, page/2-64) // two values fit on a page; bbolt requires at least two
@@ -668,7 +670,7 @@ func (f *File) useLog(w *wal) error {
 }
 
 func (w *wal) close() error {
-	_ = w.reap(true)
+	_ = w.finishCheckpoint(true)
 	release(&w.before)
 	w.unpin()
 	return errors.Join(w.file.Close(), w.heads.Close())
@@ -755,7 +757,7 @@ func (f *File) leaveLog() error {
 		f.warn(fmt.Sprintf("%s was removed, replaced or cut while in use; all commits are written into the data file, and the next write makes a new log", f.wal.path))
 	}
 	if err := f.endLog(); err != nil {
-		return f.lose(lostLog(err))
+		return f.fatalWrite(lostLog(err))
 	}
 	return nil
 }
