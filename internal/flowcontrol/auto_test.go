@@ -22,8 +22,8 @@ func (d *Dispatcher) nominals() (sum int, byName map[string]int) {
 	return sum, byName
 }
 
-// TestSeatsThatFollowTheMachineSumUp checks that the sum of the levels' seats is the number of
-// seats, as far as rounding allows, and that each level has at least one.
+// TestSeatsThatFollowTheMachineSumUp checks that the seats of all levels add up to the total number
+// of seats, except for rounding errors, and that every level has at least one seat.
 func TestSeatsThatFollowTheMachineSumUp(t *testing.T) {
 	t.Parallel()
 	objs := freshServer()
@@ -53,8 +53,8 @@ func TestSeatsThatFollowTheMachineSumUp(t *testing.T) {
 	}
 }
 
-// crowd simulates clients that send their next request immediately after each response. take
-// returns the duration of a request.
+// crowd simulates clients that send the next request as soon as they receive a response. take
+// returns how long the request should run.
 func crowd(ctx context.Context, d *Dispatcher, a *SeatTuner, clients int, take func() (ran, elsewhere time.Duration)) (wait func()) {
 	var wg sync.WaitGroup
 	dig := Digest{User: "system:serviceaccount:a:b", Groups: []string{"system:serviceaccounts", "system:authenticated"}, ResourceRequest: true,
@@ -75,9 +75,9 @@ func crowd(ctx context.Context, d *Dispatcher, a *SeatTuner, clients int, take f
 	return wg.Wait
 }
 
-// TestSeatsFollowWhatRequestsTake checks that requests that wait for other servers do not count as
-// a crowd: the number of seats grows, the levels' limits follow within a second, and the log gets
-// one line per minute.
+// TestSeatsFollowWhatRequestsTake checks that the number of seats grows if requests are only
+// waiting for other servers. The limits of the levels must be updated within a second, and only one
+// line per minute may be logged.
 func TestSeatsFollowWhatRequestsTake(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -174,8 +174,8 @@ func TestQuantileOfCounts(t *testing.T) {
 	}
 }
 
-// TestEstimatesLearn checks that a LIST that takes four times as long per seat as others gets a
-// larger estimate, and an expected duration that matches.
+// TestEstimatesLearn checks that the estimate is increased for LISTs that take four times as long
+// per seat as other requests, and that the expected duration is correct.
 func TestEstimatesLearn(t *testing.T) {
 	t.Parallel()
 	_, a := NewAutoDispatcher(time.Minute)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestMemoryOfAWaitingRequest checks the memory of a waiting request, without its goroutine.
+// TestMemoryOfAWaitingRequest checks how much memory is used by a waiting request, not including
+// its goroutine.
 func TestMemoryOfAWaitingRequest(t *testing.T) {
 	d := oneLevel(1, 64, 6, 1000)
 	l := d.levels["level"]

@@ -8,8 +8,8 @@ import (
 	"apilet/internal/flowcontrol"
 )
 
-// Dispatch runs a request in the caller's goroutine as soon as it has its seats. The ticket
-// contains the level.
+// Dispatch runs the request in the caller's goroutine once it has its seats. The ticket contains
+// the level.
 func Example() {
 	d := flowcontrol.NewDispatcher(600, time.Minute)
 	objects := flowcontrol.WithMandatory(flowcontrol.SuggestedObjects())
@@ -34,7 +34,8 @@ func Example() {
 	// alice runs at global-default
 }
 
-// The state shows how seats are divided: each level has its nominal seats by its shares.
+// The state shows how the seats are divided. The number of nominal seats is determined by the
+// shares of the level.
 func ExampleDispatcher_State() {
 	d := flowcontrol.NewDispatcher(600, time.Minute)
 	objects := flowcontrol.WithMandatory(flowcontrol.SuggestedObjects())
@@ -53,7 +54,7 @@ func ExampleDispatcher_State() {
 	// workload-low 245
 }
 
-// Two servers that disagree about a condition write it at most six times per minute each.
+// If two servers disagree about a condition, each of them writes it at most six times per minute.
 func ExamplePacer() {
 	var p flowcontrol.Pacer
 	now, written := time.Date(2026, time.November, 1, 12, 0, 0, 0, time.UTC), 0

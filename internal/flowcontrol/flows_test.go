@@ -80,8 +80,7 @@ func TestAFreshServerClassifies(t *testing.T) {
 	}
 }
 
-// TestRulesMatch checks the subjects, verbs, groups, resources, namespaces and paths of a rule, and
-// their wildcards.
+// TestRulesMatch tests all fields of a rule, including the wildcards.
 func TestRulesMatch(t *testing.T) {
 	type rule = flowcontrolv1.ResourcePolicyRule
 	all := []string{"*"}
@@ -149,8 +148,8 @@ func TestRulesMatch(t *testing.T) {
 	}
 }
 
-// TestSchemasAreTriedByPrecedenceThenName checks the order of schemas, and schemas whose level is
-// missing.
+// TestSchemasAreTriedByPrecedenceThenName tests the order of the schemas and the handling of
+// missing levels.
 func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	objs := freshServer()
 	add := func(name, level string, precedence int32) {
@@ -178,8 +177,8 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	}
 }
 
-// TestDistinguishers checks that flows are distinguished by user, by namespace, by an annotation's
-// pattern in their names, or not at all.
+// TestDistinguishers tests the methods to distinguish flows: by user, by namespace, by an
+// annotation with a pattern, and not at all.
 func TestDistinguishers(t *testing.T) {
 	dig := digestOfText(t, "team-7:bob[staff,tenant:acme,tenant:other] list core/pods team-9-prod")
 	for _, c := range []struct {
@@ -210,8 +209,8 @@ func TestDistinguishers(t *testing.T) {
 	}
 }
 
-// TestBuiltInObjectsAreMaintained checks that built-in objects are created and updated unless their
-// annotation disables it, and that obsolete ones are deleted.
+// TestBuiltInObjectsAreMaintained checks that built-in objects are created and updated unless this
+// is disabled by an annotation. Obsolete objects must be deleted.
 func TestBuiltInObjectsAreMaintained(t *testing.T) {
 	empty := MaintainSchemas(nil)
 	if len(empty.Create) != 11 || len(MaintainLevels(nil).Create) != 8 {
@@ -274,8 +273,8 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 	}
 }
 
-// TestDanglingConditions checks that a schema's condition Dangling depends on the existence of its
-// level.
+// TestDanglingConditions checks that the Dangling condition of a schema is true if its level does
+// not exist.
 func TestDanglingConditions(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	objs := Objects{Schemas: schemasOf(kubetest.SchemaFor("here", "*"), kubetest.SchemaFor("gone", "*"), kubetest.SchemaFor("exempt", "*")), Levels: levelsOf(kubetest.LimitedLevel("here", 1, 1, 1, 1))}

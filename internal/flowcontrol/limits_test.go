@@ -19,8 +19,8 @@ import (
 	"apilet/internal/apitest/kubetest"
 )
 
-// A heldSeat is a request that holds its seats until release is called. done is closed at its end.
-// err is nil if the request ran.
+// A heldSeat is a request that keeps its seats until release is called. done is closed when the
+// request has finished, and err is nil if it was executed.
 type heldSeat struct {
 	release context.CancelFunc
 	cancel  context.CancelFunc
@@ -71,7 +71,7 @@ var narrowRequest = Estimate{InitialSeats: 1, Watchers: -1}
 
 func wideRequest(seats int) Estimate { return Estimate{InitialSeats: seats, Watchers: -1} }
 
-// TestWithoutQueuesWhoFindsNoSeatIsRejected checks levels without queues, and levels without seats.
+// TestWithoutQueuesWhoFindsNoSeatIsRejected tests levels that have no queues or no seats.
 func TestWithoutQueuesWhoFindsNoSeatIsRejected(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(2, 0, 0, 0)
@@ -139,8 +139,8 @@ func TestAWideRequestThatLeavesLetsOthersIn(t *testing.T) {
 	})
 }
 
-// TestNothingOvertakesAWideRequest checks that no request overtakes a wide request, and that no
-// queue is full while a seat is free.
+// TestNothingOvertakesAWideRequest checks that wide requests are not overtaken, and that requests
+// are not rejected while a seat is free.
 func TestNothingOvertakesAWideRequest(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(5, 64, 1, 1)
@@ -183,8 +183,8 @@ func TestNothingOvertakesAWideRequest(t *testing.T) {
 	})
 }
 
-// TestWaitingEnds checks that a request waits at most for a quarter of its time limit, at most a
-// minute, and only while its client is connected.
+// TestWaitingEnds checks that a request is rejected after waiting for a quarter of its timeout, but
+// not longer than a minute, and that it is removed if the client disconnects.
 func TestWaitingEnds(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 1, 1, 10)
@@ -245,8 +245,8 @@ func TestALevelWithoutSeatsHoldsItsRequests(t *testing.T) {
 	})
 }
 
-// TestALevelThatLentAllServesOneRequest checks that such a level serves one request at a time,
-// without waiting for the next round of lending.
+// TestALevelThatLentAllServesOneRequest checks that the level can still run one request at a time
+// before its seats are returned.
 func TestALevelThatLentAllServesOneRequest(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := NewDispatcher(10, 4*time.Minute)
@@ -448,7 +448,7 @@ func TestHandsAreDealtAsInKubernetes(t *testing.T) {
 	for _, n := range first {
 		chi += (n - hands/64) * (n - hands/64) / (hands / 64)
 	}
-	if chi > 110 { // for 63 degrees of freedom; probability 1/5000
+	if chi > 110 { // 63 degrees of freedom; the probability is 1/5000
 		t.Errorf("first cards are uneven: chi² %.1f", chi)
 	}
 }
@@ -576,8 +576,7 @@ func TestVirtualTimeIsSetBackUnnoticed(t *testing.T) {
 	})
 }
 
-// TestQueuesShrinkByDraining removes queues while requests wait in them, run, and are in their
-// tails.
+// TestQueuesShrinkByDraining removes queues that still contain waiting or running requests.
 func TestQueuesShrinkByDraining(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := oneLevel(20, 128, 1, 64)
@@ -606,7 +605,7 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 			defer l.mu.Unlock()
 			return len(l.queues), l.waiting
 		}
-		// waits up to ten seconds; stops early, because each step costs as many requests
+		// waits for up to ten seconds, but returns early to save time
 		drained := func(to int) bool {
 			for wait := time.Duration(0); wait < 10*time.Second; wait += 100 * time.Millisecond {
 				if n, _ := left(); n == to {
@@ -691,8 +690,8 @@ func TestAShorterQueueEvictsNobody(t *testing.T) {
 	})
 }
 
-// TestALevelLeavesWhenItIsEmpty checks that a removed level finishes its requests, and that a level
-// that is added again in time is the same one.
+// TestALevelLeavesWhenItIsEmpty checks that requests of a removed level are still executed, and
+// that the level is reused if it is added again in time.
 func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(10, time.Minute)
@@ -731,7 +730,7 @@ func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 	})
 }
 
-// TestConfigurationStorm checks that no request is lost while the configuration changes.
+// TestConfigurationStorm checks that requests are not lost during configuration changes.
 func TestConfigurationStorm(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(100, time.Minute)
@@ -938,7 +937,7 @@ func TestDemandIsMeasuredOverTime(t *testing.T) {
 	}
 }
 
-// TestLevelsBorrow uses two levels that both need twice their seats.
+// TestLevelsBorrow tests two levels that both need twice the number of their seats.
 func TestLevelsBorrow(t *testing.T) {
 	for _, percents := range [][2][2]int32{{{50, 67}, {33, 50}}, {{50, 33}, {67, 50}}} {
 		seatBubble(t, func(t *testing.T, ctx context.Context) {

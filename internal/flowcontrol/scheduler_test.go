@@ -43,7 +43,7 @@ func oneLevel(seats int, queues, hand, length int32) *Dispatcher {
 
 func (d *Dispatcher) levelOf(name string) *Level { return d.levels[name] }
 
-// usersApart returns n user names whose hands of one card differ.
+// usersApart returns n user names that are assigned to different queues if the hand size is one.
 func usersApart(n, queues int) []string {
 	var names []string
 	taken := map[int]bool{}
@@ -58,7 +58,7 @@ func usersApart(n, queues int) []string {
 	return names
 }
 
-// A seatLoad describes one client, whose threads alternate between requests and pauses.
+// A seatLoad describes the load of a client with a number of threads.
 type seatLoad struct {
 	user        string
 	threads     int
@@ -67,7 +67,7 @@ type seatLoad struct {
 	from, until time.Duration
 }
 
-// A scene runs loads and measures the seats that each load's requests hold over time.
+// A scene runs the loads and records how many seats are held by each of them.
 type scene struct {
 	d        *Dispatcher
 	mu       sync.Mutex
@@ -207,8 +207,8 @@ func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 	}
 }
 
-// TestAFlowNeitherHoardsNorOwes lets flow 0 use the seats that flow 1 does not need for a while.
-// Then both need all seats.
+// TestAFlowNeitherHoardsNorOwes allows flow 0 to use the seats that are not needed by flow 1. Then
+// both need all seats.
 func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
 	for _, uneven := range []time.Duration{40 * time.Second, 200 * time.Second, 800 * time.Second} {
 		t.Run(uneven.String(), func(t *testing.T) {
@@ -260,8 +260,8 @@ func TestAMouseWaitsForOneSeatOnly(t *testing.T) {
 	})
 }
 
-// TestManyFlowsOfUnlikeSizeShareEvenly checks the shares of a hundred flows of different sizes
-// whose queues collide.
+// TestManyFlowsOfUnlikeSizeShareEvenly checks how seats are shared by a hundred flows of different
+// sizes if their queues collide.
 func TestManyFlowsOfUnlikeSizeShareEvenly(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		const flows, window = 100, 300 * time.Second
@@ -324,8 +324,8 @@ func TestMiceAmongElephantsAreServedAtOnce(t *testing.T) {
 	})
 }
 
-// TestAHandCountsAsOneFlow checks that an elephant counts as one flow although it has requests in
-// all queues of its hand.
+// TestAHandCountsAsOneFlow verifies that a flow with requests in several queues is treated as a
+// single flow.
 func TestAHandCountsAsOneFlow(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(9, 64, 8, 50))
@@ -382,8 +382,8 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 }
 
-// BenchmarkBacklog measures the end of one request, the start of the next, and the arrival of
-// another, with four requests waiting in every queue.
+// BenchmarkBacklog finishes a request, starts the next one, and adds another while four requests
+// are waiting in every queue.
 func BenchmarkBacklog(b *testing.B) {
 	for _, seats := range []int{1, 600} {
 		for _, queues := range []int32{64, 1024} {
@@ -415,8 +415,8 @@ func BenchmarkBacklog(b *testing.B) {
 	}
 }
 
-// A modelRequest is one request of a random trace. started is its start time, in the model or in
-// the level.
+// A modelRequest is a request of a random trace. started is the time at which it was started by the
+// model or by the level.
 type modelRequest struct {
 	flow    int
 	arrives time.Duration
@@ -426,8 +426,8 @@ type modelRequest struct {
 	state   ticketState
 }
 
-// A turnModel is a simple implementation of the rule at the start of apf.go. It has no heap and
-// updates all accounts at every step.
+// A turnModel is a simple implementation of the rule at the start of apf.go. It does not use a
+// heap, and it updates all accounts in every step.
 type turnModel struct {
 	seats, inUse, waiting  int
 	now, vtime, usual      time.Duration
@@ -552,7 +552,8 @@ func (m *turnModel) run() {
 	}
 }
 
-// TestTurnsAreThoseOfTheModel checks that every request starts at the same time as in the model.
+// TestTurnsAreThoseOfTheModel checks that all requests are started at the time that is predicted by
+// the model.
 func TestTurnsAreThoseOfTheModel(t *testing.T) {
 	const traces, queues = 10_000, 8
 	seed := uint64(time.Now().UnixNano())
@@ -626,8 +627,8 @@ func TestNewcomersDoNotStarveWhoIsThere(t *testing.T) {
 	})
 }
 
-// TestOneRequestTakesAFewSeatsOfALevel checks that a request that is limited to a few seats holds
-// them longer instead.
+// TestOneRequestTakesAFewSeatsOfALevel checks that a request keeps its seats for a longer time if
+// the number of seats was limited.
 func TestOneRequestTakesAFewSeatsOfALevel(t *testing.T) {
 	wide := Estimate{InitialSeats: 1, FinalSeats: 10, Tail: 50 * time.Millisecond, Mutating: true}
 	if got := wide.within(4); got.FinalSeats != 4 || got.Tail != 125*time.Millisecond {

@@ -26,7 +26,7 @@ func TestAsMuchIsDoneAsWithTheBestFixedNumber(t *testing.T) {
 				t.Parallel()
 				w := w
 				w.Statics = []int{2, 4, 16, 32, 192}
-				// beyond the capacity, more load changes nothing
+				// at full capacity, additional load has no effect
 				_, best := w.Best(min(load, 2), 1)
 				auto, idle := w.At(load, 0, 1), w.At(0.01, 0, 1)
 				bound := max(lightBound, 3*idle.LightP99, best.LightP99*5/4)
@@ -45,8 +45,8 @@ func TestAsMuchIsDoneAsWithTheBestFixedNumber(t *testing.T) {
 	}
 }
 
-// perSecond runs a setup. It returns, for each second, the work relative to that of an idle
-// machine, and the seats.
+// perSecond runs a setup. It returns the amount of work and the number of seats for every second of
+// the simulation.
 func perSecond(s simulated.Setup) (done, seats []float64) {
 	work := 0.0
 	s.EveryTick = func(at float64, n int, m *simulated.Machine) {
@@ -101,8 +101,8 @@ func TestProcessorsThatAreThrottled(t *testing.T) {
 	}
 }
 
-// TestDiskThatStalls checks that a disk that stalls for a second does not reduce the number of
-// seats for longer.
+// TestDiskThatStalls checks that the number of seats is restored after the disk has stalled for a
+// second.
 func TestDiskThatStalls(t *testing.T) {
 	t.Parallel()
 	s := simulated.Workloads()[3].Setup
@@ -114,8 +114,8 @@ func TestDiskThatStalls(t *testing.T) {
 	}
 }
 
-// TestQueueThatIsNotForAProcessor checks that the number of seats does not grow beyond the number
-// that helps, whatever the length of the run queue is.
+// TestQueueThatIsNotForAProcessor checks that additional seats are not used if they would not help,
+// even if the run queue is long.
 func TestQueueThatIsNotForAProcessor(t *testing.T) {
 	t.Parallel()
 	for _, w := range simulated.Workloads() {
@@ -153,7 +153,7 @@ func TestIdleServerForgetsSurplus(t *testing.T) {
 	t.Parallel()
 	c := autoseats.New(autoseats.Bounds{Cores: 2, MinSeats: 7, MaxSeats: 600})
 	now := time.Unix(1000, 0)
-	for range 100 { // webhooks: seats are in use without crowding
+	for range 100 { // webhooks: seats are used, but the processors are idle
 		now = now.Add(250 * time.Millisecond)
 		n := c.State().Seats
 		for range 10 {

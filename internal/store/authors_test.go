@@ -32,8 +32,8 @@ func writeAs(t testing.TB, st *Store, key string, a Author) Record {
 	return rec
 }
 
-// TestRecordsHaveTimesAndAuthors checks that a record has its time and author in the response, when
-// it is followed, when it is read, also after a restart, and in a backup.
+// TestRecordsHaveTimesAndAuthors checks that the time and the author of a record are returned by
+// all methods, also after a restart and from a backup.
 func TestRecordsHaveTimesAndAuthors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func TestRecordsHaveTimesAndAuthors(t *testing.T) {
 	want := Author{User: "alice", Agent: "kubectl/v1.36", Verb: "apply", Subresource: "status"}
 	other := Author{User: "bob"}
 	rec := mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	clock = clock.Add(-30 * time.Second) // a small correction: times do not go back
+	clock = clock.Add(-30 * time.Second) // after a small correction, times do not go back
 	second := writeAs(t, st, "//pods/x/b", other)
 	clock = clock.Add(-2 * time.Hour) // a large correction: times follow the clock
 	third := writeAs(t, st, "//pods/x/c", other)
@@ -92,7 +92,8 @@ func TestRecordsHaveTimesAndAuthors(t *testing.T) {
 	}
 }
 
-// TestStampsAreSmall checks that a record's stamp takes 7 bytes, or 8 bytes from author 128 on.
+// TestStampsAreSmall checks that the stamp of a record is 7 bytes long, or 8 bytes if there are
+// more than 127 authors.
 func TestStampsAreSmall(t *testing.T) {
 	for id, want := range map[AuthorID]int{0: 7, 127: 7, 128: 8, authorsMax: 8} {
 		bare, stamped := Record{Key: "k", Rev: 9}, Record{Key: "k", Rev: 9, Time: 1_800_000_000_123, Author: id}
@@ -121,8 +122,8 @@ func TestStampsAreReadWithoutTrust(t *testing.T) {
 	}
 }
 
-// TestAuthorsAreBounded checks that a client with a new user agent for each request fills neither
-// the file nor memory, and does not displace other users' names.
+// TestAuthorsAreBounded checks that a client cannot fill the file or the memory by changing its
+// user agent, and that the names of other users are still recorded.
 func TestAuthorsAreBounded(t *testing.T) {
 	t.Parallel()
 	const washed = 400
@@ -294,9 +295,9 @@ func TestAuthorsOfAFullDisk(t *testing.T) {
 	}
 }
 
-// BenchmarkStamps measures the cost of times and authors for a commit. It uses two stores in turn,
-// one of them without stamps, and reports the difference of the processor time for each write, and
-// the additional bytes of a record.
+// BenchmarkStamps measures the cost of times and authors for a commit. It compares a store with a
+// store that does not write stamps, and reports the difference in CPU time and in the size of the
+// records.
 func BenchmarkStamps(b *testing.B) {
 	const perTurn = 5000
 	unstamped := func() time.Time { return time.UnixMilli(0) }

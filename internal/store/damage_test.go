@@ -17,8 +17,8 @@ import (
 )
 
 // TestDamageUnderAServingStore damages the file of an open store. Objects on damaged pages are
-// reported as damaged. Everything else can still be read and written, wrong content is never
-// returned, and no operation panics or blocks.
+// reported as damaged. Everything else must still be readable and writable. The store must not
+// return wrong content, panic, or block.
 //
 //	APILET_DAMAGES=10000 go test -run TestDamageUnderAServingStore -v ./internal/store   # the long version, with counts
 func TestDamageUnderAServingStore(t *testing.T) { runCampaign(t, "TestLiveDamageChild", 50) }
@@ -275,8 +275,7 @@ func (d *liveDamage) writes(n int, after bool) {
 	}
 }
 
-// same checks that an object is unchanged since its last write, or that reading it returns an
-// error.
+// same checks that the object has not changed since the last write, unless it cannot be read.
 func (d *liveDamage) same(key string) {
 	d.t.Helper()
 	want, live := d.now[key]
@@ -350,7 +349,7 @@ func (d *liveDamage) discards() {
 	}
 	for _, key := range c.Damaged[:min(20, len(c.Damaged))] {
 		_, err := d.st.Commit(context.Background(), Change{Op: OpDelete, Key: key, Damaged: true})
-		// a search through foreign pages may find something else than a walk
+		// a search through damaged pages may return a different result than a walk
 		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) {
 			continue
 		}

@@ -54,8 +54,8 @@ func cutBehindPages(t *testing.T, path string) {
 	}
 }
 
-// TestDefragNeverLeavesALargerFile checks a file without free pages. It cannot become smaller and
-// must not become larger, although bbolt grows new files before it writes them.
+// TestDefragNeverLeavesALargerFile checks a file without free pages. It cannot be made smaller and
+// must not become larger, although bbolt allocates space in advance.
 func TestDefragNeverLeavesALargerFile(t *testing.T) {
 	t.Parallel()
 	for _, objects := range []int{1, 20, 700, 2600} {
@@ -104,8 +104,8 @@ func TestCompactFileDeletesAllHistory(t *testing.T) {
 	}
 }
 
-// TestCompactFileLeavesABackupAsItIs checks that a backup, which has no history, is not changed.
-// Opening it would start a new history with other revisions.
+// TestCompactFileLeavesABackupAsItIs checks that a backup without history is not modified. Opening
+// it would start a new history with other revisions.
 func TestCompactFileLeavesABackupAsItIs(t *testing.T) {
 	t.Parallel()
 	path := historyFile(t, 20, 3)

@@ -24,7 +24,7 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// TestDamagedFiles checks that a damaged file is rejected, or that its damage is reported. It must
+// TestDamagedFiles checks that a damaged file is either rejected or reported as damaged. It must
 // never cause a panic, return wrong content, or omit an object without a finding by check.
 //
 //	APILET_DAMAGES=10000 go test -run TestDamagedFiles -v ./internal/store   # the long version, with counts
@@ -93,7 +93,7 @@ type damageCampaign struct {
 	t      *testing.T
 	rnd    *rand.Rand
 	dir    string
-	files  [2][]byte            // one of a closed store, and one of a store that was not closed
+	files  [2][]byte            // the first was closed by the store, the second was not
 	truth  [2]map[string]string // LIST results for each file
 	counts map[string]int
 }
@@ -176,7 +176,8 @@ func (d *damageCampaign) round(i int) {
 	}
 }
 
-// use does with a file what a server does. It returns the result of LIST and the first error.
+// use opens a file and uses it like a server would. It returns the result of LIST and the first
+// error.
 func (d *damageCampaign) use(path string) (shown map[string]string, err error) {
 	failed := false
 	st, err := Open(path, Options{Fatal: func(error) { failed = true }})
@@ -208,8 +209,8 @@ func (d *damageCampaign) use(path string) (shown map[string]string, err error) {
 	return shown, err
 }
 
-// TestPagesInACircleAreRefused uses a branch page that refers to itself as its last child, so that
-// the tree has no end.
+// TestPagesInACircleAreRefused tests a tree without an end: the last child of a branch page is the
+// page itself.
 func TestPagesInACircleAreRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	st := openTestStore(t, path)
@@ -251,9 +252,8 @@ func TestPagesInACircleAreRefused(t *testing.T) {
 	}
 }
 
-// TestClockJumps checks that compaction never goes back and never deletes current objects, for all
-// jumps of the clock. After the clock is correct again, history must be kept for one to two
-// intervals.
+// TestClockJumps checks that compactions are correct even if the clock is set forward or back.
+// After the clock is correct again, history must be kept for one to two intervals.
 func TestClockJumps(t *testing.T) {
 	const interval = 5 * time.Minute
 	seed := rand.Uint64()

@@ -23,7 +23,7 @@ func openFollowed(t testing.TB) *Store {
 	return st
 }
 
-// A followed is the state that a follower of some resources knows: the revision of each key.
+// A followed is a follower that records the revision of every key.
 type followed struct {
 	*Follower
 	known  map[string]int64

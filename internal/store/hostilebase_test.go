@@ -64,8 +64,8 @@ func TestForgedBases(t *testing.T) {
 	}
 }
 
-// TestSparseBase checks that of a sparse base file only the pages are copied, and that a page that
-// claims the whole hole is not read into memory.
+// TestSparseBase checks that only the pages of a sparse base file are copied, and that the file is
+// not read into memory.
 func TestSparseBase(t *testing.T) {
 	t.Parallel()
 	const hole = 1 << 36

@@ -71,7 +71,7 @@ func TestIndexFindsWhatAScanFinds(t *testing.T) {
 	}
 }
 
-// nodesPods returns the keys of a node's objects in a span.
+// nodesPods returns the keys of all Pods in the span that are bound to the node.
 func nodesPods(t testing.TB, st *Store, sp Span, node string) (keys []string) {
 	t.Helper()
 	for rec, err := range st.All(sp) {
@@ -85,8 +85,8 @@ func nodesPods(t testing.TB, st *Store, sp Span, node string) (keys []string) {
 	return keys
 }
 
-// TestIndexForgetsWhoLeftLongAgo checks that a list at a revision that the index does not cover
-// requires a scan.
+// TestIndexForgetsWhoLeftLongAgo checks that the index is not used for revisions that it does not
+// cover.
 func TestIndexForgetsWhoLeftLongAgo(t *testing.T) {
 	t.Parallel()
 	st := openFollowed(t)

@@ -65,7 +65,7 @@ func TestLogLostWhileInUse(t *testing.T) {
 					t.Fatal(err)
 				}
 				left := copyOpen(t, st)
-				// the file is complete, and a foreign log is next to it
+				// the file is complete, but the log belongs to another file
 				if name == "replaced" && i < 4 {
 					os.Remove(left + boltfile.LogSuffix)
 				}

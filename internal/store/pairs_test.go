@@ -25,7 +25,7 @@ import (
 // A lifetime contains the acknowledged states of a store by revision.
 type lifetime struct{ states map[int64]uint64 }
 
-// A copiedFile is a copy of a data file or a log.
+// A copiedFile contains a copy of a data file or log file.
 type copiedFile struct {
 	name   string // describes the copy
 	bytes  []byte
@@ -35,7 +35,7 @@ type copiedFile struct {
 	backup bool  // created by the store itself
 }
 
-// A pairMaker runs a store and copies its files.
+// A pairMaker runs a store and makes copies of its files.
 type pairMaker struct {
 	t      *testing.T
 	rnd    *rand.Rand
@@ -129,7 +129,7 @@ func (p *pairMaker) work(n int) {
 				p.t.Fatal(err)
 			}
 			p.st = p.open(path)
-		case way < 8: // so that the last checkpoint is complete at the next step
+		case way < 8: // to make sure that the last checkpoint is complete
 			maintainTest(p.t, p.st, func(*boltfile.WriteTx) error { return errors.Join(p.st.File.WaitCheckpoint(), errRefused) })
 		default:
 			p.step()
@@ -137,7 +137,7 @@ func (p *pairMaker) work(n int) {
 	}
 }
 
-// copyFile copies one of the store's files in pieces. The store performs up to busy writes between
+// copyFile copies one of the files in several pieces. The store performs up to busy writes between
 // two pieces.
 func (p *pairMaker) copyFile(suffix string, busy int) copiedFile {
 	c := copiedFile{name: fmt.Sprintf("%s copied at revision %d (%d)", "file"+suffix, p.st.Revision(), busy), life: p.life, began: p.st.Revision()}
@@ -165,7 +165,7 @@ func (p *pairMaker) copyFile(suffix string, busy int) copiedFile {
 	}
 }
 
-// copies makes one or two copies, in an order that users might choose.
+// copies makes one or two copies in an order that might be used by an administrator.
 func (p *pairMaker) copies() {
 	takeData := func(busy int) { p.data = append(p.data, p.copyFile("", busy)) }
 	takeLog := func(busy int) { p.logs = append(p.logs, p.copyFile(boltfile.LogSuffix, busy)) }
@@ -178,7 +178,7 @@ func (p *pairMaker) copies() {
 	case 2:
 		takeData(busy)
 		takeLog(busy)
-	case 3, 4: // no writes between the two, so that the file's first pages match
+	case 3, 4: // nothing is written in between, so the first pages of the file are consistent
 		takeLog(0)
 		takeData(busy)
 	case 5:
@@ -195,8 +195,8 @@ func (p *pairMaker) copies() {
 	p.data, p.logs = p.data[max(0, len(p.data)-12):], p.logs[max(0, len(p.logs)-12):]
 }
 
-// another makes copies of a different lifetime of the store: a backup, the closed file, or a copy
-// that diverges from here.
+// another makes copies from a different lifetime of the store, e.g. from a backup or from a store
+// that was started on a copy.
 func (p *pairMaker) another() {
 	folder, err := os.MkdirTemp(p.dir, "life-")
 	if err != nil {
@@ -278,7 +278,7 @@ func (p *pairMaker) damage(c *copiedFile) string {
 	return what
 }
 
-// pick returns two copies and describes their changes.
+// pick selects two copies and describes how they were changed.
 func (p *pairMaker) pick() (data, log copiedFile, what string, damaged bool) {
 	n := p.rnd.IntN(len(p.data))
 	data, log = p.data[n], p.logs[p.rnd.IntN(len(p.logs))]
@@ -299,8 +299,8 @@ func (p *pairMaker) pick() (data, log copiedFile, what string, damaged bool) {
 	return data, log, what, damaged
 }
 
-// TestCopiesOfARunningServer copies pairs of a data file and a log from a running server at random
-// times, and damages some of them. A pair must open to an acknowledged state that is not older than
+// TestCopiesOfARunningServer copies the data file and the log of a running server at random times.
+// Some of the copies are damaged. A pair must open to an acknowledged state that is not older than
 // the first copy, or Open and check must reject it with a clear message.
 //
 //	APILET_PAIRS=10000 go test -run TestCopiesOfARunningServer -v ./internal/store
@@ -345,7 +345,7 @@ func TestCopiesOfARunningServer(t *testing.T) {
 	}
 }
 
-// judge opens a pair. wrong describes a problem; "" means none.
+// judge opens a pair of copies. wrong describes the problem, if any.
 func (p *pairMaker) judge(data, log copiedFile, damaged bool) (verdict, wrong string) {
 	path := filepath.Join(p.dir, "pair.db")
 	if data.absent && log.absent {

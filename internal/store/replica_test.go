@@ -18,8 +18,8 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// A modelLog is an external log: all entries in order, with gaps in the revisions, and with
-// revisions that change several keys.
+// A modelLog simulates an external log with gaps between the revisions. Some revisions change
+// several keys.
 type modelLog struct {
 	rev     int64
 	entries []Replicated
@@ -46,7 +46,7 @@ func (l *modelLog) advance(r *rand.Rand, keys []string) {
 	}
 }
 
-// at returns the payloads of a prefix at a revision, by key.
+// at returns the payloads of all keys with the prefix at the given revision.
 func (l *modelLog) at(prefix string, rev int64) map[string]string {
 	held := map[string]string{}
 	for _, e := range l.entries {
@@ -79,8 +79,8 @@ func openReplicaStore(t testing.TB, path string, replica *Replica) *Store {
 	return st
 }
 
-// TestReplicaFollowsALog checks that a replica of a random log returns the log's content at each
-// revision and to each watcher, despite compactions, restarts, and snapshots.
+// TestReplicaFollowsALog checks that a replica returns the contents of the log at every revision,
+// even after compactions, restarts and snapshots.
 func TestReplicaFollowsALog(t *testing.T) {
 	t.Parallel()
 	for range 6 {
@@ -141,7 +141,7 @@ func followLog(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// resumeAt returns the position after a restart. The replica may have forgotten revisions that do
+// resumeAt returns the position after a restart. The replica may not have stored revisions that did
 // not change its keys.
 func resumeAt(log *modelLog, st *Store, sent int) int {
 	for sent > 0 && log.entries[sent-1].Rev > st.Revision() {
@@ -195,7 +195,7 @@ func fill(t *testing.T, st *Store, log *modelLog, r *rand.Rand) {
 			page = append(page, e)
 		}
 	}
-	slices.Reverse(page) // the newest version of each key first; older ones are skipped
+	slices.Reverse(page) // the newest version of each key comes first; older versions are ignored
 	if err := st.Fill(ctx, page); err != nil {
 		t.Fatal(err)
 	}
@@ -288,8 +288,8 @@ func compareEvents(t *testing.T, st *Store, log *modelLog, resource string, afte
 	}
 }
 
-// TestReplicaProposes checks that a proposal returns after the replica has received it, and that
-// rejected proposals are not stored.
+// TestReplicaProposes checks that a proposal returns when the replica has received the change, and
+// that rejected proposals are not stored.
 func TestReplicaProposes(t *testing.T) {
 	t.Parallel()
 	replica := modelReplica("one")
@@ -338,8 +338,8 @@ func TestReplicaProposes(t *testing.T) {
 	}
 }
 
-// TestOnlyReplicasWaitForTheFuture checks that a store with its own file does not wait for a later
-// revision, because no other process writes to it.
+// TestOnlyReplicasWaitForTheFuture checks that only a replica waits for a later revision, because
+// the file of a normal store is not changed by other processes.
 func TestOnlyReplicasWaitForTheFuture(t *testing.T) {
 	t.Parallel()
 	st := tempStore(t)
@@ -348,7 +348,7 @@ func TestOnlyReplicasWaitForTheFuture(t *testing.T) {
 	if err := st.WaitUpcoming(over, uint64(st.Revision()), time.Hour); err != nil {
 		t.Errorf("the current revision: %v", err)
 	}
-	// after an hour there would be another error
+	// it would return a different error after an hour
 	if err := st.WaitUpcoming(t.Context(), uint64(st.Revision())+1, time.Hour); !errors.Is(err, errFutureRev) {
 		t.Errorf("the next revision: %v", err)
 	}

@@ -13,9 +13,9 @@ import (
 	"apilet/internal/apitest"
 )
 
-// TestCopiesOfARunningReplica copies a replica's file and note in pieces while the replica follows
-// its log. The copy must open to the log's content at its revision, be discarded and filled again,
-// or be rejected.
+// TestCopiesOfARunningReplica copies the files of a replica in several pieces while the replica is
+// updated. If the copy can be opened, its contents must match the log at that revision. Otherwise
+// it must be rejected, or discarded and filled again.
 func TestCopiesOfARunningReplica(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -15,7 +15,7 @@ import (
 const planted = "planted-value"
 
 // A testSeal encrypts documents of Pods by flipping bits. The document starts with the key. It
-// cannot decrypt documents of another key or of another place.
+// returns an error for documents that were encrypted with another key or stored under another name.
 type testSeal struct{ key atomic.Int64 }
 
 func (s *testSeal) sealing() *Sealing {
@@ -61,7 +61,7 @@ func openSealed(t *testing.T, path string, s *Sealing) *Store {
 	return st
 }
 
-// filesWith returns the files of a directory that contain a text.
+// filesWith returns the files in the directory that contain the text.
 func filesWith(t *testing.T, dir, text string) (found []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -78,7 +78,7 @@ func filesWith(t *testing.T, dir, text string) (found []string) {
 	return found
 }
 
-// TestSealedDocumentsAreNowhereInClear checks the file, its free pages, its log and a backup, after
+// TestSealedDocumentsAreNowhereInClear searches the file, the log and a backup for the text, after
 // all operations and after a kill. Without encryption the same search must find the text, so that
 // it searches the right places.
 func TestSealedDocumentsAreNowhereInClear(t *testing.T) {
@@ -191,8 +191,8 @@ func TestSealedDocumentsAreReadEverywhere(t *testing.T) {
 	}
 }
 
-// TestRotationMakesStale checks that a document with an older key, or without encryption, is stale
-// when it is read alone, until it is written again.
+// TestRotationMakesStale checks that documents are reported as stale until they are written again
+// with the current key.
 func TestRotationMakesStale(t *testing.T) {
 	s := new(testSeal)
 	st := openSealed(t, filepath.Join(t.TempDir(), "s.db"), s.sealing())
@@ -215,9 +215,9 @@ func TestRotationMakesStale(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeOpenedIsNamedAndKept checks that a document without a key is an error only for
-// requests that need it. Other requests skip it, nothing deletes it, and with the key it is
-// readable again. The history contains the other documents, and an unreadable log stops.
+// TestWhatCannotBeOpenedIsNamedAndKept checks that a missing key only affects requests for
+// documents that were encrypted with it. Such documents are not deleted and can be read again when
+// the key is available. The history contains the other documents, and an unreadable log stops.
 func TestWhatCannotBeOpenedIsNamedAndKept(t *testing.T) {
 	s, told := new(testSeal), map[string]bool{}
 	s.key.Store(7)
@@ -276,8 +276,8 @@ func TestWhatCannotBeOpenedIsNamedAndKept(t *testing.T) {
 	}
 }
 
-// TestRefusedSealingWritesNothing checks that only the change fails, and not the others of its
-// commit.
+// TestRefusedSealingWritesNothing checks that a failed encryption does not affect other changes in
+// the same commit.
 func TestRefusedSealingWritesNothing(t *testing.T) {
 	st := openSealed(t, filepath.Join(t.TempDir(), "s.db"), &Sealing{Encrypts: func(string) bool { return true }, Seal: func(key string, json []byte) ([]byte, error) {
 		if strings.Contains(key, "bad") {

@@ -12,11 +12,12 @@ import (
 	"apilet/internal/apitest"
 )
 
-// A smallStore has a quota of 4 MiB. It compacts once a day, and when space is short.
+// A smallStore is a store with a quota of 4 MiB. It is compacted once a day and when the quota is
+// exceeded.
 type smallStore struct {
 	*Store
 	t      *testing.T
-	rounds chan Compaction // the first compaction is that of the start
+	rounds chan Compaction // the first compaction is part of the start
 }
 
 func openSmallStore(t *testing.T, yields bool) *smallStore {
@@ -61,7 +62,7 @@ func (s *smallStore) round() Compaction {
 	}
 }
 
-// update writes one object repeatedly until the quota rejects it. It returns the newest revision.
+// update writes the same object until the quota is exceeded. It returns the newest revision.
 func (s *smallStore) update(rev int64) int64 {
 	s.t.Helper()
 	payload := strings.Repeat("x", 100_000)

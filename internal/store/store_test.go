@@ -37,10 +37,11 @@ func tempStore(t testing.TB) *Store {
 	return st
 }
 
-// storeModel is the expected state of the store: all writes, in order.
+// storeModel is the expected content of the store. It contains all writes in the order of their
+// revisions.
 type storeModel []Event
 
-// at returns the live records at a revision, in key order.
+// at returns all live records at the given revision, sorted by key.
 func (m storeModel) at(rev int64) (live []Record) {
 	newest := map[string]Record{}
 	for _, ev := range m {
@@ -90,7 +91,7 @@ func TestStoreAgreesWithASliceOfWrites(t *testing.T) {
 	}
 }
 
-// A storeSim runs random operations against a store and its model.
+// A storeSim executes random operations and compares the store with its model.
 type storeSim struct {
 	t     *testing.T
 	rnd   *rand.Rand
@@ -381,8 +382,8 @@ func TestStorePreconditions(t *testing.T) {
 	}
 }
 
-// TestStoreExpectationHasToBeTheRevision checks that an expected revision above the stored one is a
-// conflict, like one below it.
+// TestStoreExpectationHasToBeTheRevision checks that a write fails if the expected revision is
+// higher than the stored revision.
 func TestStoreExpectationHasToBeTheRevision(t *testing.T) {
 	st := tempStore(t)
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "")
@@ -396,8 +397,8 @@ func TestStoreExpectationHasToBeTheRevision(t *testing.T) {
 	}
 }
 
-// TestStoreForgetsEmptyNamespaces checks that the counts of a namespace are deleted with its last
-// object.
+// TestStoreForgetsEmptyNamespaces checks that the counts are removed when the last object of a
+// namespace is deleted.
 func TestStoreForgetsEmptyNamespaces(t *testing.T) {
 	st := tempStore(t)
 	for i := range 3 {
@@ -429,8 +430,8 @@ func TestStoreOneOfManyCreatesWins(t *testing.T) {
 	}
 }
 
-// TestStoreBatchMembersSeeTheirNeighbours builds a batch explicitly, so that its members are
-// committed together.
+// TestStoreBatchMembersSeeTheirNeighbours creates the batch itself to make sure that the changes
+// are committed together.
 func TestStoreBatchMembersSeeTheirNeighbours(t *testing.T) {
 	st := tempStore(t)
 	var members []*pendingWrite
@@ -460,8 +461,8 @@ func TestStoreBatchMembersSeeTheirNeighbours(t *testing.T) {
 	}
 }
 
-// TestStoreBatchFindsTheFirstKeyOfAPage checks that a batch finds the first key of a page after it
-// has read the last key of the previous page.
+// TestStoreBatchFindsTheFirstKeyOfAPage checks that the first key of a page is found after the last
+// key of the previous page was read.
 func TestStoreBatchFindsTheFirstKeyOfAPage(t *testing.T) {
 	st := tempStore(t)
 	batch := func(op ChangeOp, want error) {
@@ -479,15 +480,15 @@ func TestStoreBatchFindsTheFirstKeyOfAPage(t *testing.T) {
 		}
 	}
 	batch(OpCreate, nil)
-	batch(OpUpdate, ErrConflict) // nothing is written, so the pages are read from the file
+	batch(OpUpdate, ErrConflict) // the pages are read from the file because nothing was written
 }
 
-// TestStoreBatchSeesWhatItHasChanged checks that a batch's cache of parents, types and leaves
-// includes its own changes.
+// TestStoreBatchSeesWhatItHasChanged checks that changes in a batch are visible to later changes in
+// the same batch.
 func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
 	st := tempStore(t)
 	up := mustUpkeep(t, st)
-	for i := range 300 { // so that the keys are on several pages
+	for i := range 300 { // to make sure that the keys are stored on several pages
 		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/%c/filler-%03d", 'w'+2*byte(i%2), i), 0, "")
 	}
 	base := st.Revision()
@@ -495,7 +496,7 @@ func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
 	mustWrite(t, st, OpCreate, "/ext/definitions//foos.ext", 0, "") // 2
 	mustWrite(t, st, OpCreate, "//pods/x/gone", 0, "")              // 3
 	gone := mustWrite(t, st, OpDelete, "//pods/x/gone", base+3, "") // 4
-	// readers can no longer read the versions that it deletes
+	// the deleted versions can no longer be read
 	if err := up.st.raiseCompact(t.Context(), gone.Rev); err != nil {
 		t.Fatal(err)
 	}
@@ -532,7 +533,7 @@ func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
 		}
 	}
 	err := st.readSnapshot(func(s *snapshot) error {
-		// there is no version before 12, because the job has deleted it
+		// the version before 12 was deleted by the job
 		for rev, want := range map[int64]int64{5: 0, 9: 0, 12: 0, 13: 11, 14: 0} {
 			r, _, err := decodeRecord(base+rev, s.revs.Get(revKey(base+rev)))
 			if err != nil || max(r.PrevRev-base, 0) != want {
@@ -712,7 +713,8 @@ func followToRevision(t *testing.T, st *Store, resource string, end int64) {
 		}
 		select {
 		case <-wake:
-		case <-time.After(10 * time.Millisecond): // the last writes may belong to another resource
+		// the last write may have changed another resource
+		case <-time.After(10 * time.Millisecond):
 		case <-starved:
 			t.Error("watcher starved")
 			return
@@ -925,8 +927,8 @@ func benchKey(i int) string {
 	return fmt.Sprintf("//pods/namespace-%02d/app-%06d", i%50, i*7919%1_000_003)
 }
 
-// benchRaw writes the same bytes with plain bbolt. A commit contains half as many writes as there
-// are writers.
+// benchRaw writes the same bytes with plain bbolt. The number of writes in a commit is half the
+// number of writers.
 func benchRaw(b *testing.B, writers int) {
 	db, err := bbolt.Open(filepath.Join(b.TempDir(), "raw.db"), 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
@@ -978,7 +980,7 @@ func benchWrites(b *testing.B, st *Store, op ChangeOp, n int, key func(i int) st
 	wg.Wait()
 }
 
-// BenchmarkStoreList lists objects whose revisions have the order of their names, and objects that
+// BenchmarkStoreList lists objects that were created in the order of their names and objects that
 // were created in random order, as in an old cluster. It also lists both at the revision before
 // each object was changed once.
 func BenchmarkStoreList(b *testing.B) {

@@ -129,8 +129,8 @@ func TestStoreSurvivesKill(t *testing.T) {
 	}
 }
 
-// childProbes does with a possibly damaged file what a server does. It exits with 0, or prints an
-// error and exits with 1.
+// childProbes uses a file, which may be damaged, like a server would. It exits with 0 if everything
+// succeeds. Otherwise it prints the error and exits with 1.
 func childProbes(path string) {
 	st, err := Open(path, Options{})
 	if err != nil {
@@ -300,8 +300,8 @@ func TestStoreZeroedPages(t *testing.T) {
 	}
 }
 
-// TestStoreCheckFindsEveryFlipInARecord checks that the check finds a flipped bit in every byte of
-// a record and its key.
+// TestStoreCheckFindsEveryFlipInARecord flips a bit in every byte of a record and its key, and
+// checks that this is detected.
 func TestStoreCheckFindsEveryFlipInARecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
 	st := openTestStore(t, path)
@@ -395,8 +395,8 @@ func TestStoreRunReportsItsRounds(t *testing.T) {
 	})
 }
 
-// TestStoreFileRemovedWhileInUse checks that writes fail after the file was removed. Its contents
-// can still be read and saved.
+// TestStoreFileRemovedWhileInUse checks that writes fail after the file was removed. The contents
+// of the file must still be readable.
 func TestStoreFileRemovedWhileInUse(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a file in use cannot be removed")
@@ -611,7 +611,7 @@ func TestStoreRoundsCompactToTheIntervalBefore(t *testing.T) {
 	commits := st.Stats().Commits
 	up.round(t.Context(), start.Add(time.Hour), interval)
 	up.round(t.Context(), start.Add(2*time.Hour), interval)
-	// the compaction to 6: its mark and its single slice
+	// the compaction to revision 6 needs a mark and a single slice
 	if n := st.Stats().Commits - commits; n > 2 {
 		t.Errorf("an idle store commits %d times", n)
 	}
@@ -725,8 +725,8 @@ func listText(st *Store, rev int64) (string, error) {
 	return b.String(), err
 }
 
-// TestBackupRestoredTwice checks that revisions of a history that started with a backup are invalid
-// in another history that started with the same backup.
+// TestBackupRestoredTwice restores the same backup twice. Revisions from one of the two histories
+// must not be accepted by the other.
 func TestBackupRestoredTwice(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -807,7 +807,7 @@ func TestBeginAt(t *testing.T) {
 	}
 }
 
-// A watchedContext calls asked when its user checks whether it has ended.
+// A watchedContext calls asked whenever Err is called.
 type watchedContext struct {
 	context.Context
 	asked func() error
@@ -815,8 +815,8 @@ type watchedContext struct {
 
 func (c *watchedContext) Err() error { return c.asked() }
 
-// TestBackupHoldsTheHistory checks that a backup prevents compactions while it copies, and that it
-// ends with its context.
+// TestBackupHoldsTheHistory checks that the history is not compacted during a backup, and that the
+// backup stops when the context is canceled.
 func TestBackupHoldsTheHistory(t *testing.T) {
 	st := tempStore(t)
 	up := mustUpkeep(t, st)

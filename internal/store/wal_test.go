@@ -26,16 +26,17 @@ import (
 
 const powerSector = 512
 
-// A cutFile simulates a file after a power failure: each sector contains its state at the last
-// sync, or at any time since.
+// A cutFile simulates the contents of a file after a power failure. Any sector may contain the data
+// of the last sync or any later data.
 type cutFile struct{ versions [][]byte }
 
 func (c *cutFile) saw(b []byte) { c.versions = append(c.versions, b) }
 
-// synced forgets the versions that a sync has replaced. at is their number when the sync started.
+// synced removes the versions that have been replaced by a sync. at is the number of versions when
+// the sync was started.
 func (c *cutFile) synced(at int) { c.versions = c.versions[at:] }
 
-// image returns a possible content of the file, in one of several ways.
+// image returns a possible content of the file after the power failure.
 func (c *cutFile) image(rnd *rand.Rand) []byte {
 	last := len(c.versions) - 1
 	newest := c.versions[last]
@@ -67,13 +68,13 @@ func (c *cutFile) image(rnd *rand.Rand) []byte {
 	return b
 }
 
-// A cutDisk simulates the disk of a store that has a log.
+// A cutDisk simulates the disk of a store with a log.
 type cutDisk struct {
 	t     *testing.T
 	rnd   *rand.Rand // for power failures; guarded by mu
 	steps *rand.Rand // for writes
 	st    *Store
-	// guards the fields below; a commit syncs concurrently with bbolt, and a checkpoint with both
+	// guards the fields below. A commit may sync at the same time as bbolt and a checkpoint.
 	mu        sync.Mutex
 	data, log cutFile
 	rate      int // one of this many moments is checked
@@ -243,9 +244,9 @@ func (d *cutDisk) step(live map[string]int64, i int) {
 	}
 }
 
-// TestPowerCutOfFileAndLog simulates power failures that keep any part of the writes since the last
-// sync of each file, in units of sectors and in any order. A start must find all acknowledged
-// writes. Other writes must be complete or absent.
+// TestPowerCutOfFileAndLog simulates power failures. Writes after the last sync may be lost or
+// reordered, in units of sectors. A start must find all acknowledged writes. Other writes must be
+// complete or absent.
 //
 //	APILET_POWER_IMAGES=10000 go test -run TestPowerCutOfFileAndLog -v ./internal/store
 func TestPowerCutOfFileAndLog(t *testing.T) {
@@ -438,8 +439,8 @@ func TestLogsThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestCheckpointKeepsItsOrder checks that a checkpoint syncs the pages and then each copy of the
-// head separately, and that the previous checkpoint stays pinned meanwhile.
+// TestCheckpointKeepsItsOrder checks that the pages are synced before the head is written, and that
+// the previous checkpoint is pinned in the meantime.
 func TestCheckpointKeepsItsOrder(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -501,8 +502,8 @@ func TestRefusedChangesWriteNothing(t *testing.T) {
 	}
 }
 
-// TestDamagedRecordBeforeTheLast checks that a damaged record is distinguished from a torn one,
-// which was never acknowledged: a damaged record has another record after it.
+// TestDamagedRecordBeforeTheLast checks that a damaged record is not mistaken for a torn record,
+// which was never acknowledged. A torn record is always the last one.
 func TestDamagedRecordBeforeTheLast(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -566,8 +567,8 @@ func overwrite(t *testing.T, path string, at int64, b []byte) {
 	}
 }
 
-// TestOneLostHeadIsMadeGood checks that one copy of the head is enough, and that the next start
-// restores the other.
+// TestOneLostHeadIsMadeGood checks that a start needs only one copy of the head and restores the
+// other copy.
 func TestOneLostHeadIsMadeGood(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -588,8 +589,8 @@ func TestOneLostHeadIsMadeGood(t *testing.T) {
 	}
 }
 
-// TestRefusedCommitLeavesNoRecord checks that a commit that fails after its record is in the log is
-// not replayed, and that later commits are.
+// TestRefusedCommitLeavesNoRecord checks that a record is not replayed if its commit has failed,
+// but that later records are replayed.
 func TestRefusedCommitLeavesNoRecord(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -603,7 +604,7 @@ func TestRefusedCommitLeavesNoRecord(t *testing.T) {
 			if unsynced {
 				t.Error("something is written before the record is surely taken back")
 			}
-			// the head of a record, with zeros
+			// the header of a record that consists of zeros
 			unsynced = refused == 1 && len(b) == 32
 			// a record, not zeros
 			if refused == 0 && len(b) > 32 && binary.BigEndian.Uint32(b) > 0 {
@@ -667,8 +668,8 @@ func TestLogWithoutRoomIsGoneAround(t *testing.T) {
 	}
 }
 
-// TestFewPagesServeManyCommits checks that commits reuse the pages that earlier commits have freed,
-// while a checkpoint is pinned. Otherwise the kernel would write different pages each time.
+// TestFewPagesServeManyCommits checks that pages can be reused by later commits while a checkpoint
+// is pinned. Otherwise the kernel would write different pages each time.
 func TestFewPagesServeManyCommits(t *testing.T) {
 	t.Parallel()
 	st := openTestStore(t, filepath.Join(t.TempDir(), "a.db"))
@@ -684,7 +685,7 @@ func TestFewPagesServeManyCommits(t *testing.T) {
 			most = max(most, st.File.Db.Stats().PendingPageN)
 		}
 	}
-	// without free pages in advance, five more would wait after each commit
+	// otherwise five additional pages would be waiting after each commit
 	if most > 100 || turns < 2 {
 		t.Errorf("%d pages waited for a checkpoint; %d checkpoints", most, turns)
 	}
@@ -730,8 +731,8 @@ func TestStartAfterAKillWalksThroughNoPages(t *testing.T) {
 	}
 }
 
-// TestDamageBeforeAReplay damages each page of a file after a kill -9. A start must fail without
-// changing the file and the log, or return only valid objects.
+// TestDamageBeforeAReplay damages each page of a file after the store was killed. A start must fail
+// without changing the file and the log, or return only valid objects.
 func TestDamageBeforeAReplay(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -810,8 +811,8 @@ func TestFailedSyncOfTheLogIsFatal(t *testing.T) {
 	}
 }
 
-// BenchmarkStartAfterKill measures Open with a file and a log that a kill -9 has left. Both are in
-// the page cache.
+// BenchmarkStartAfterKill measures the time to open a file and a log after the store was killed.
+// Both are in the page cache.
 //
 //	go test -run xxx -bench StartAfterKill -benchtime 5x ./internal/store
 func BenchmarkStartAfterKill(b *testing.B) {

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestLongChains checks an object that was changed, deleted and recreated thousands of times. At
-// every revision it must have its state of that time, independent of earlier reads and of
-// concurrent compactions. The memory for its waypoints must be limited.
+// TestLongChains tests an object that was changed, deleted and recreated thousands of times. The
+// correct version must be returned for every revision, even if the history is compacted at the same
+// time. The memory for its waypoints must be limited.
 func TestLongChains(t *testing.T) {
 	t.Parallel()
 	st, rnd := tempStore(t), rand.New(rand.NewPCG(7, 7))
@@ -76,8 +76,8 @@ func TestLongChains(t *testing.T) {
 	}
 }
 
-// TestReadsOfThePastAreCut checks that objects with long chains are returned in chunks that fit
-// into one transaction, and that all of them are returned.
+// TestReadsOfThePastAreCut checks that objects with long chains are returned in chunks, so that no
+// transaction takes too long.
 func TestReadsOfThePastAreCut(t *testing.T) {
 	t.Parallel()
 	const keys, versions = 5, chainStepsMax/4 + 1000
@@ -154,8 +154,8 @@ func TestWaypointsAreBounded(t *testing.T) {
 	}
 }
 
-// TestEventsOfLeavesOut checks that events that a filter excludes are not read from the file, and
-// that all others are returned.
+// TestEventsOfLeavesOut checks that events are not read from the file if they are excluded by the
+// filter.
 func TestEventsOfLeavesOut(t *testing.T) {
 	t.Parallel()
 	st := tempStore(t)

@@ -15,9 +15,9 @@ import (
 	"unsafe"
 )
 
-// BenchmarkWriter measures the writer alone: it calls commitBatch and reports the processor time of
-// its thread (µs/commit), which depends less on other load than the elapsed time. "nosync" does not
-// wait for the disk.
+// BenchmarkWriter measures the writer by calling commitBatch. It reports the CPU time of the thread
+// (µs/commit), because it depends less on the load of the machine than the elapsed time. "nosync"
+// does not wait for the disk.
 func BenchmarkWriter(b *testing.B) {
 	for _, sync := range []bool{true, false} {
 		for _, op := range []ChangeOp{OpCreate, OpUpdate} {
@@ -29,8 +29,8 @@ func BenchmarkWriter(b *testing.B) {
 	}
 }
 
-// benchWriter acts as the writer of a store without other writers. The store starts with 20,000
-// objects.
+// benchWriter replaces the writer of a store that is not used by other clients. The store starts
+// with 20,000 objects.
 func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 	const before = 20_000
 	st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
@@ -104,8 +104,8 @@ func threadTime() time.Duration {
 }
 
 // BenchmarkBytesToDisk measures the bytes that the kernel writes to the disk for each acknowledged
-// write of 1 KiB (KB/write): the log, and each page of the data file that becomes dirty. "random"
-// names have no order, like those of Pods; the others are ascending.
+// write of 1 KiB (KB/write): the log, and each page of the data file that becomes dirty. The names
+// of "random" are not ordered, like the names of Pods. Other names are ascending.
 func BenchmarkBytesToDisk(b *testing.B) {
 	for _, before := range []int{100, 20_000} {
 		for _, names := range []string{"following", "random"} {

@@ -15,8 +15,8 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// TestWaitsInVainGetShort checks that the next commit waits as long as the last one took, but
-// hardly ever if no write arrives meanwhile.
+// TestWaitsInVainGetShort checks that a commit waits as long as the last commit took, unless the
+// previous waits were useless.
 func TestWaitsInVainGetShort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(*testing.T) {
@@ -53,8 +53,9 @@ func TestWaitsInVainGetShort(t *testing.T) {
 	})
 }
 
-// TestCommitWaitsForThoseWhoComeBack checks that a commit waits for the clients of the previous
-// commit. It starts when all of them have sent their next write, or after a time limit.
+// TestCommitWaitsForThoseWhoComeBack checks that a commit waits for clients whose previous write
+// was just acknowledged. It starts when all of these clients have sent another write, or when the
+// time limit is reached.
 func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,7 +74,8 @@ func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 		for turn, comes := range []bool{true, false} {
 			name := func(s string) string { return fmt.Sprint(s, turn) }
 			var wg sync.WaitGroup
-			// a long write, so that the next commit waits, and two writes that arrive meanwhile
+			// a long write, to make the next commit wait, and two writes that arrive in the
+			// meantime
 			wg.Go(func() {
 				if err := st.maintain(t.Context(), func(*boltfile.WriteTx) error { time.Sleep(held); return nil }); err != nil {
 					t.Error(err)
@@ -113,8 +115,8 @@ func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 	})
 }
 
-// TestWriterAnswers checks PingWriter: it changes nothing, returns also if writes are impossible,
-// and does not return while the writer is blocked.
+// TestWriterAnswers tests PingWriter. It must not change the file, must return even if writes fail,
+// and must not return while the writer is blocked.
 func TestWriterAnswers(t *testing.T) {
 	t.Parallel()
 	st := openTestStore(t, filepath.Join(t.TempDir(), "x.db"))

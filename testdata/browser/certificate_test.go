@@ -1,9 +1,9 @@
 package browser
 
-// This file simulates a page of another site that attacks a server with its visitor's client
-// certificate. The browser does not have the certificate. Instead, a tunnel uses it for each
-// connection of the browser and passes the bytes on unchanged. This makes no difference to the
-// server.
+// This file simulates an attack on the server by a page of another site. The browser of the visitor
+// has a client certificate. The browser does not have the certificate. Instead, a tunnel uses it
+// for each connection of the browser and passes the bytes on unchanged. This makes no difference to
+// the server.
 
 import (
 	"crypto/tls"
@@ -45,8 +45,8 @@ func certificateIn(t *testing.T, path string) tls.Certificate {
 	return pair
 }
 
-// tunnel listens with its own certificate and passes all bytes on to a server, to which it presents
-// the client certificate.
+// tunnel accepts connections with its own certificate and forwards all bytes to the server, where
+// it uses the client certificate.
 func tunnel(t *testing.T, to string, client *tls.Config) (url string) {
 	t.Helper()
 	own := httptest.NewTLSServer(nil)
@@ -110,7 +110,8 @@ const attacks = `(async () => {
 	return results.map(r => r.status === 'fulfilled' ? r.value.type : 'refused').join(' ');
 })()`
 
-// handshakes opens a WebSocket from the page, from a worker, and from a frame without an origin.
+// handshakes opens WebSocket connections from the page, from a worker, and from a frame without an
+// origin.
 const handshakes = `(() => {
 	const open = 'new WebSocket("SERVER/api/v1/namespaces/default/configmaps?watch=1".replace("https", "wss"))';
 	eval(open);
@@ -121,9 +122,9 @@ const handshakes = `(() => {
 	document.body.append(frame);
 })()`
 
-// TestPagesOfOthersDoNothingWithACertificate checks that a page of another origin can neither write
-// nor read with its visitor's certificate. The server's own page can, which shows that the test is
-// valid.
+// TestPagesOfOthersDoNothingWithACertificate checks that a page with a different origin cannot read
+// or write with the certificate of the user. The page of the server itself must succeed to show
+// that the test is valid.
 func TestPagesOfOthersDoNothingWithACertificate(t *testing.T) {
 	b := startBrowser(t)
 	s := startServer(t, "--cert-dir", filepath.Join(t.TempDir(), "certs"))
@@ -195,7 +196,7 @@ func TestPagesOfOthersDoNothingWithACertificate(t *testing.T) {
 	if got := strings.Join(names, " "); got != "kube-root-ca.crt seed" {
 		t.Errorf("the ConfigMaps are %s", got)
 	}
-	// A page of another site also cannot show the server's pages, except for /debug/ui/ when the
+	// A page of another site cannot display the pages of the server, except for /debug/ui/ when the
 	// user follows a link.
 	p.call("Page.navigate", map[string]any{"url": url + maps}, nil)
 	p.wait("an address that the user typed", `document.body.innerText.includes('seed')`)

@@ -2,7 +2,7 @@ package browser
 
 // This file controls Chromium: the DevTools protocol consists of JSON messages, which
 // --remote-debugging-pipe transfers over the descriptors 3 and 4. Each message ends with a zero
-// byte. Each page has its own session and browser context, so that pages do not share storage.
+// byte. Pages do not share storage because each of them has its own session and browser context.
 
 import (
 	"bufio"
@@ -129,7 +129,7 @@ func (b *browser) listen(from io.Reader) {
 	}
 }
 
-// call sends a command and waits for its result.
+// call sends a command and waits for the result.
 func (b *browser) call(session, method string, params, result any) error {
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -172,7 +172,7 @@ type page struct {
 	session string
 
 	mu sync.Mutex // guards the fields below
-	// errors of scripts, of the console, and of the security policy
+	// errors that are reported by scripts, the console, or the security policy
 	problems []string
 	asked    []string // URLs of all requests
 }
@@ -253,7 +253,7 @@ func (p *page) told(m message) {
 	}
 }
 
-// eval evaluates an expression, which may be a promise, and returns its value.
+// eval evaluates a JavaScript expression and returns its value. The expression may be a promise.
 func (p *page) eval(expression string) any {
 	p.t.Helper()
 	var got struct {
@@ -279,8 +279,8 @@ func (p *page) wait(what, expression string) {
 	}
 }
 
-// hears waits until so returns true. It is for messages that the browser sends after its responses.
-// so may read the fields that p.mu guards.
+// hears waits until so returns true. It is used for messages that may arrive after the response of
+// a command. so is called with p.mu locked.
 func (p *page) hears(what string, so func() bool) {
 	p.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {

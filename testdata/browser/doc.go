@@ -5,6 +5,6 @@
 //	APILET=/usr/local/bin/apilet CHROMIUM=/usr/bin/chromium go test ./...
 //	go test -run TestPictures -update . # replaces the pictures in docs/pictures
 //
-// Nothing leaves the machine: the browser only resolves the names of this machine, and communicates
-// with the test through a pipe.
+// The tests do not need network access. The browser can only resolve the names of this machine, and
+// a pipe connects it with the test.
 package browser

@@ -24,7 +24,7 @@ func (s *server) ui(panel string) string { return s.URL() + "/debug/ui/#/" + pan
 // opened is a prefix for expressions. It expands all changes of the timeline.
 const opened = `document.querySelectorAll('.change-row').forEach(row => { row.open = true; }); `
 
-// shown returns an expression that reports whether a panel contains a text.
+// shown returns an expression that is true if the panel contains the text.
 func shown(panel, text string) string {
 	return fmt.Sprintf(`(document.querySelector('#panel-%s')?.innerText.includes(%q) === true)`, panel, text)
 }
@@ -239,7 +239,7 @@ func testTree(t *testing.T, b *browser) {
 	p.clean(s.URL())
 }
 
-// testLong uses more objects, dependents and changes than fit on a page.
+// testLong creates more objects, dependents and changes than can be shown on a page.
 func testLong(t *testing.T, b *browser) {
 	s := startServer(t)
 	owner := s.create("kubectl", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"owner"}}`)
@@ -291,7 +291,7 @@ func testToken(t *testing.T, b *browser) {
 	}
 }
 
-// shop creates a Deployment with its dependents, like controllers do.
+// shop creates a Deployment and the objects that are normally created by controllers.
 func (s *server) shop() {
 	s.t.Helper()
 	template := `"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","image":"nginx:1.27"}]}}`

@@ -1,7 +1,7 @@
 package browser
 
-// This file takes the screenshots for the documents: of a server on which two controllers fight,
-// and of an overloaded one.
+// This file takes the screenshots for the documents. They show a server on which two controllers
+// fight and a server that is overloaded.
 
 import (
 	"context"

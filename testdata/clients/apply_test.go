@@ -1,7 +1,6 @@
 package clients
 
-// This file tests server-side apply with client-go's apply configurations: the owner of a field,
-// conflicts about it, and the effect of giving it up.
+// This file tests server-side apply with the apply configurations of client-go.
 
 import (
 	"slices"

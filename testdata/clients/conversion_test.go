@@ -1,8 +1,8 @@
 package clients
 
-// This file tests hub and spoke conversion as in kubebuilder: a type with two versions, where v1 is
-// the hub and v1beta1 converts from and to it. The manager serves /convert, envtest adds its
-// address to the definition, and the API server calls it for each conversion.
+// This file tests the conversion of a type with two versions as it is used by kubebuilder. v1 is
+// the hub, and v1beta1 is the spoke. The manager serves /convert, envtest adds its address to the
+// definition, and the API server calls it for each conversion.
 
 import (
 	"context"

@@ -2,10 +2,10 @@
 // and metadata clients, discovery, informers, the pager, leader election, event recorders,
 // server-side apply, a controller-runtime manager with webhooks, and envtest. The folder clients31
 // has clients that are two years old, and the folder controller has a small operator to run by
-// hand. Each is used as the author of a controller would use it, without knowledge of the server. A
-// test's name states what such an author may rely on.
+// hand. They are used like in a real controller, without knowledge of the server. The name of a
+// test states what the author can rely on.
 //
-// It is a separate module, so that the server does not depend on its clients. To run it, in this
+// It is a separate module to avoid that the server depends on its clients. To run it, in this
 // folder:
 //
 //	go test ./...                      # builds apilet from ../..

@@ -1,8 +1,8 @@
 package clients
 
-// This file tests the unmodified envtest with links to apilet in place of kube-apiserver and etcd:
-// it starts both, installs definitions and webhooks, adds users with client certificates, and stops
-// both.
+// This file tests envtest without changes. The programs kube-apiserver and etcd are links to
+// apilet. It starts both of them, installs definitions and webhooks, adds users with client
+// certificates, and stops the programs.
 
 import (
 	"os"
@@ -36,8 +36,8 @@ func assets(t testing.TB) string {
 	return dir
 }
 
-// begin starts an environment with long time limits for busy machines. It retries if another
-// process has taken the free ports that envtest found.
+// begin starts an environment with long time limits for busy machines. It tries again if one of the
+// free ports is already used by another process.
 func begin(t testing.TB, with func() *envtest.Environment) (env *envtest.Environment, config *rest.Config, complaints *strings.Builder) {
 	t.Helper()
 	for try := 1; ; try++ {
@@ -103,7 +103,7 @@ func useDefinition(t *testing.T, config *rest.Config) {
 	}
 }
 
-// useUsers adds a user without rights, who gets a role later, and an administrator.
+// useUsers adds an administrator and a user who initially has no rights.
 func useUsers(t *testing.T, env *envtest.Environment) {
 	ctx := t.Context()
 	jane, err := env.AddUser(envtest.User{Name: "jane", Groups: []string{"readers"}}, nil)

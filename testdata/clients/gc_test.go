@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// owned creates an owner, a dependent of it, and a dependent of that: a ConfigMap, a Secret and a
-// Pod with the same name.
+// owned creates a ConfigMap, a Secret that is owned by it, and a Pod that is owned by the Secret.
+// All of them have the same name.
 func owned(t *testing.T, cs kubernetes.Interface, name string) {
 	t.Helper()
 	ctx := t.Context()
@@ -31,7 +31,7 @@ func owned(t *testing.T, cs kubernetes.Interface, name string) {
 	check(t, "create dependent of the dependent", err)
 }
 
-// left reports which of the three objects exist.
+// left returns which of the three objects still exist.
 func left(ctx context.Context, cs kubernetes.Interface, name string) (there [3]bool) {
 	_, owner := cs.CoreV1().ConfigMaps(ns).Get(ctx, name, metav1.GetOptions{})
 	_, child := cs.CoreV1().Secrets(ns).Get(ctx, name, metav1.GetOptions{})

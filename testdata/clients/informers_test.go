@@ -1,8 +1,7 @@
 package clients
 
-// This file tests informers, the basis of every controller: their first list, the following events,
-// and their recovery when the server stops, restarts on its file, and no longer has the revision at
-// which they resume.
+// This file tests informers. They must receive the first list and all later events, even if the
+// server is restarted or has already compacted the revision.
 
 import (
 	"context"
@@ -206,7 +205,8 @@ func afterCompaction(t *testing.T, s *server, l listener) {
 	change(t, cs, l.told, "after a compaction")
 }
 
-// change creates, changes and deletes an object, and waits for the informer's events.
+// change creates, updates and deletes an object, and waits until the informer has received the
+// events.
 func change(t *testing.T, cs kubernetes.Interface, told seen, value string) {
 	t.Helper()
 	createMaps(t, cs, "new", 1)
@@ -263,7 +263,7 @@ func TestWatchOfAnExpiredRevisionEndsInGone(t *testing.T) {
 	setData(t, cs, "cm-0000", "later")
 	lw := cache.NewListWatchFromClient(cs.CoreV1().RESTClient(), "configmaps", ns, fields.Everything())
 
-	// While the history exists, a RetryWatcher returns the events since the revision.
+	// A RetryWatcher returns all events since the revision if it is not compacted.
 	fresh, err := toolswatch.NewRetryWatcherWithContext(ctx, old.ResourceVersion, lw)
 	check(t, "watch", err)
 	if ev := receive(t, "what happened since", fresh.ResultChan()); ev.Type != watch.Modified {

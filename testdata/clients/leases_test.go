@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// candidate runs for leader until it is canceled, and sends its ID to leading when it becomes the
-// leader. A lease outlasts the test, so that the leader only changes if it resigns.
+// candidate runs a leader election until it is canceled. It sends id to leading when it has become
+// the leader. A lease outlasts the test, so that the leader only changes if it resigns.
 func candidate(t *testing.T, cs kubernetes.Interface, id string, leading chan<- string) (resign func()) {
 	t.Helper()
 	lock := &resourcelock.LeaseLock{LeaseMeta: named("leader"), Client: cs.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: id}}

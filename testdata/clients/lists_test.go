@@ -1,7 +1,7 @@
 package clients
 
-// This file tests long lists in chunks: with the pager, whose revision is compacted meanwhile, and
-// manually, across a restart.
+// This file tests long lists in chunks, with the pager and without it. The revision of the list is
+// compacted in the meantime.
 
 import (
 	"context"
@@ -40,7 +40,7 @@ func listByPager(t *testing.T, s *server) {
 		return list, err
 	})
 	p.PageSize = many / 10
-	p.PageBufferSize = 0 // the pager requests a page after the previous one is processed
+	p.PageBufferSize = 0 // the pager requests the next page after it has processed the current one
 	list, _, err := p.List(ctx, metav1.ListOptions{})
 	check(t, "pager", err)
 	if n := meta.LenList(list); n != many || pages != 7 {

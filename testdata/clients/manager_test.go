@@ -1,8 +1,8 @@
 package clients
 
-// This file tests a controller-runtime manager with one controller, written as in the kubebuilder
-// book: Deployments are the owners, and each gets a ConfigMap, a finalizer, and a status. It does
-// not depend on the kind of server. It runs before the parallel tests, because it measures times.
+// This file tests a controller-runtime manager with one controller that follows the kubebuilder
+// book. It creates a ConfigMap for each Deployment and sets a finalizer and the status. It does not
+// depend on the kind of server. It runs before the parallel tests, because it measures times.
 
 import (
 	"context"
@@ -29,11 +29,11 @@ const (
 	finalizer  = "example.com/tester"
 	ownerIndex = ".metadata.controller"
 	owners     = 20
-	// each Deployment's status.replicas is incremented up to this, one patch at a time
+	// status.replicas of each Deployment is increased up to this value, one patch at a time
 	statusGoal = 50
 )
 
-// A reconciler creates a ConfigMap for every Deployment, and increments its status.
+// A reconciler creates a ConfigMap for each Deployment and increases its status.
 type reconciler struct {
 	client.Client
 	reconciles, patches, finalized atomic.Int64
@@ -72,8 +72,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, r.Status().Patch(ctx, &owner, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
-// startManager runs a manager with the controller until the test ends. It returns after the manager
-// has become the leader and its cache has synced.
+// startManager runs a manager with the controller until the test ends. It returns when the manager
+// is the leader and the cache is synced.
 func startManager(t *testing.T, s *server) (ctrl.Manager, *reconciler) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -107,7 +107,7 @@ func startManager(t *testing.T, s *server) (ctrl.Manager, *reconciler) {
 	return mgr, r
 }
 
-// TestManagerStarts measures the time that the author of a controller waits for in each test.
+// TestManagerStarts measures how long it takes to start a server and a manager.
 func TestManagerStarts(t *testing.T) {
 	var took []time.Duration
 	for range 5 {
@@ -179,8 +179,7 @@ func fieldIndex(t *testing.T, c client.Client) {
 	}
 }
 
-// deleteAllOf deletes the owners, which have finalizers, and waits for the deletion of their
-// ConfigMaps.
+// deleteAllOf deletes all Deployments and waits until the ConfigMaps have been deleted.
 func deleteAllOf(t *testing.T, mgr ctrl.Manager, r *reconciler) {
 	ctx := t.Context()
 	check(t, "delete all of", mgr.GetClient().DeleteAllOf(ctx, &appsv1.Deployment{}, client.InNamespace(ns),

@@ -1,7 +1,6 @@
 package clients
 
-// This file tests clients with protobuf only: a client that cannot read JSON, and the manager's
-// client, which prefers protobuf for known types.
+// This file tests clients that use protobuf, including a client that does not support JSON.
 
 import (
 	"net/http"
@@ -59,8 +58,8 @@ func (p *formTap) others() (others []string) {
 	return others
 }
 
-// TestEveryKnownTypeIsReadInProtobuf lists, watches and gets all resources in discovery whose types
-// client-go has, and decodes them with the types' protobuf methods.
+// TestEveryKnownTypeIsReadInProtobuf gets, lists and watches all resources that are known to
+// client-go, and decodes them from protobuf.
 func TestEveryKnownTypeIsReadInProtobuf(t *testing.T) {
 	t.Parallel()
 	s := startEphemeral(t)
@@ -93,7 +92,7 @@ func TestEveryKnownTypeIsReadInProtobuf(t *testing.T) {
 	}
 }
 
-// readAsProtobuf lists one resource, gets an object that does not exist, and watches.
+// readAsProtobuf lists and watches a resource, and gets an object that does not exist.
 func readAsProtobuf(t *testing.T, cs *kubernetes.Clientset, gv schema.GroupVersion, r metav1.APIResource) {
 	t.Helper()
 	root := "/apis/" + gv.String()
@@ -153,8 +152,8 @@ func TestMetadataClientReadsProtobuf(t *testing.T) {
 	}
 }
 
-// TestControllerRuntimeReadsProtobuf checks that controller-runtime requests protobuf for types
-// that support it, and JSON for others.
+// TestControllerRuntimeReadsProtobuf checks that controller-runtime uses protobuf for types that
+// support it and JSON for other types.
 func TestControllerRuntimeReadsProtobuf(t *testing.T) {
 	t.Parallel()
 	s := startEphemeral(t)

@@ -1,8 +1,8 @@
 package clients
 
-// This file starts servers and creates clients for the other tests. A server is a process with its
-// own port; tests that break a server use a separate one. A client's requests can be counted and
-// blocked, to observe its requests and its behavior without a server.
+// This file starts servers and creates clients for the other tests. Each server is a process that
+// listens on its own port. A test that breaks its server must not share it. A client's requests can
+// be counted and blocked, to observe its requests and its behavior without a server.
 
 import (
 	"context"
@@ -42,14 +42,15 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
-	klog.SetLogger(klog.Logger{}) // no messages of the clients about servers that the tests stop
+	// discard the messages about servers that have been stopped by a test
+	klog.SetLogger(klog.Logger{})
 	ctrllog.SetLogger(klog.Logger{})
 	return m.Run()
 }
 
 // ---- Servers ----
 
-// A server is an apilet that keeps its port.
+// A server is an apilet process that always uses the same port.
 type server struct {
 	*apilettest.Server
 	t      testing.TB
@@ -68,8 +69,8 @@ func startOnFile(t testing.TB) *server {
 	return &server{Server: start(t, apilettest.Data(filepath.Join(t.TempDir(), "apilet.db"))), t: t, onFile: true}
 }
 
-// shortHistory makes the history expire within seconds. Servers run without it until expire
-// restarts them with it for a while.
+// shortHistory makes the history expire within seconds. Servers are started without this flag and
+// are only restarted with it by expire.
 const shortHistory = "--compaction-interval=1s"
 
 // start starts a server. An internal error in its log fails the test.
@@ -103,13 +104,13 @@ func (s *server) config(contentType string) *rest.Config {
 	return config
 }
 
-// typed returns the clientset that most controllers use: protobuf whenever possible.
+// typed returns a clientset that uses protobuf if possible, like most controllers.
 func (s *server) typed() kubernetes.Interface {
 	s.t.Helper()
 	return must(kubernetes.NewForConfig(s.config(protobuf)))
 }
 
-// A tap counts the requests of a client, and can block them.
+// A tap counts and can block the requests of a client.
 type tap struct {
 	cut atomic.Bool // while set, connections are refused
 

@@ -1,7 +1,7 @@
 package clients
 
-// This file tests the typed clientset: every verb in protobuf on five types, the subresources, and
-// the errors that programs recognize with apierrors.
+// This file tests the typed clientset. It uses all verbs on five types, the subresources, and the
+// errors that are recognized by apierrors.
 
 import (
 	"context"
@@ -112,7 +112,7 @@ func everyVerb[T object, L runtime.Object](t *testing.T, c resourceClient[T, L],
 	deleteCollection(t, c, obj)
 }
 
-// watched returns the events of a watch up to the first DELETED.
+// watched returns the events of the watch until an object is deleted.
 func watched(t *testing.T, w watch.Interface) (events []watch.EventType) {
 	t.Helper()
 	for !slices.Contains(events, watch.Deleted) {
@@ -281,7 +281,7 @@ func TestEvictionAsksTheBudget(t *testing.T) {
 	check(t, "create budget", err)
 	budget.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, CurrentHealthy: 1, DesiredHealthy: 1, ExpectedPods: 1}
 	budget, err = cs.PolicyV1().PodDisruptionBudgets(ns).UpdateStatus(ctx, budget, metav1.UpdateOptions{})
-	// before it has a status, evictions are rejected, and client-go retries for 100 seconds
+	// otherwise the eviction is rejected, and client-go retries it for 100 seconds
 	check(t, "update budget status", err)
 	eviction := &policyv1.Eviction{ObjectMeta: named("p")}
 	err = cs.PolicyV1().Evictions(ns).Evict(ctx, eviction)
@@ -361,8 +361,8 @@ func TestErrorsAreRecognised(t *testing.T) {
 	}
 }
 
-// tooLarge reports whether an error means that the server is behind a revision, as a reflector
-// does.
+// tooLarge reports whether the error indicates that the server has not reached the revision yet. A
+// reflector uses the same condition.
 func tooLarge(err error) bool {
 	return apierrors.IsTimeout(err) && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }

@@ -57,8 +57,8 @@ func (guard) ValidateDelete(_ context.Context, m *corev1.ConfigMap) (admission.W
 }
 
 // markers is the directory with the webhook configurations that controller-gen generates from
-// kubebuilder's markers. Paths start with a slash, and envtest appends them to an address that ends
-// with one.
+// kubebuilder's markers. The paths start with a slash, and envtest appends them to a URL that ends
+// with a slash.
 const markers = "webhooks"
 
 // heard receives the warnings of a client.
@@ -140,9 +140,9 @@ func (denier) Handle(context.Context, admission.Request) admission.Response {
 	return admission.Denied("Always denied")
 }
 
-// TestWebhookServersReject uses the three ways in which controller-runtime's tests serve a webhook
-// that denies everything. Before the webhook listens, requests fail because of failurePolicy Fail,
-// so that no Deployment is ever created.
+// TestWebhookServersReject serves a webhook that denies everything, in the same three ways as the
+// tests of controller-runtime. Before the webhook is available, requests are rejected because of
+// failurePolicy Fail, so a Deployment is never created.
 func TestWebhookServersReject(t *testing.T) {
 	t.Parallel()
 	fail, none, path := admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone, "/failing"

@@ -292,8 +292,8 @@ func TestLeaderElection(t *testing.T) {
 	resign := map[string]func(){"a": run("a"), "b": run("b")}
 	first := receive(t, "somebody leads", leading)
 	resign[first]()
-	// immediately, or when the lease expires: this version of client-go does not release a lease
-	// that it is renewing
+	// immediately or when the lease has expired, because this version of client-go does not release
+	// a lease while it is being renewed
 	second := receive(t, "the other one leads", leading)
 	if second == first {
 		t.Errorf("%s leads after it resigned", first)

@@ -80,7 +80,7 @@ func (s *server) readySecured() {
 	s.ready()
 }
 
-// asked sends a request to one server with the credentials in the kubeconfig of another.
+// asked sends a request to this server with the credentials of another server's kubeconfig.
 func (s *server) asked(with *server) error {
 	credentials, err := with.credentials()
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *server) asked(with *server) error {
 	return err
 }
 
-// root returns the authority that the server publishes in its namespaces.
+// root returns the certificate authority that is published in the namespaces.
 func (s *server) root() string {
 	var o struct{ Data map[string]string }
 	if err := json.Unmarshal([]byte(s.do(200, "GET", maps+"/kube-root-ca.crt", "")), &o); err != nil {
@@ -123,8 +123,8 @@ func content(t *testing.T, path string) string {
 	return string(text)
 }
 
-// TestServersHaveOneAuthority starts three servers concurrently on an empty etcd. The kubeconfig of
-// each must be valid for all of them, also after a directory is lost.
+// TestServersHaveOneAuthority starts three servers concurrently on an empty etcd. All kubeconfig
+// files must be valid for all servers, even if the directory of a server is lost.
 func TestServersHaveOneAuthority(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -163,7 +163,7 @@ func TestServersHaveOneAuthority(t *testing.T) {
 		t.Error(err)
 	}
 
-	// A file that is migrated into or out of etcd, a backup and a copy do not contain the key.
+	// The key must not be stored in a migrated file, a backup, or a copy.
 	back := filepath.Join(t.TempDir(), "back.db")
 	if said, problem := c.migrate(back, "--to-file"); problem != "" {
 		t.Errorf("%s%s", said, problem)
@@ -175,7 +175,7 @@ func TestServersHaveOneAuthority(t *testing.T) {
 	}
 }
 
-// named checks that the server's certificate is valid for a name.
+// named checks that the certificate of the server is valid for the name.
 func (s *server) named(name string) error {
 	credentials, err := s.credentials()
 	if err != nil {
@@ -189,9 +189,10 @@ func (s *server) named(name string) error {
 	return conn.Close()
 }
 
-// TestAuthoritiesOfBeforeSharing checks earlier installations with separate authorities. The first
-// server that starts shares its own. Another one keeps its own, because its clients trust it, logs
-// a warning, and uses the shared one after its files are removed.
+// TestAuthoritiesOfBeforeSharing checks earlier installations with separate authorities. The
+// authority of the server that starts first is shared. Another server keeps its own authority
+// because it is trusted by its clients. It logs a warning and uses the shared authority after its
+// files have been removed.
 func TestAuthoritiesOfBeforeSharing(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -235,8 +236,8 @@ func startOnFileSecured(t *testing.T, folder string) *server {
 	return s
 }
 
-// TestAuthorityIsHandedIn checks that servers use an authority that is configured on each of them,
-// and that its key is never stored in etcd. A server without it must not start.
+// TestAuthorityIsHandedIn checks that servers use the configured authority and never store its key
+// in etcd. A server without it must not start.
 func TestAuthorityIsHandedIn(t *testing.T) {
 	t.Parallel()
 	c, acme := startCluster(t, 1), newAuthority(t, "acme")

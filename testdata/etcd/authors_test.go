@@ -51,8 +51,8 @@ func (s *server) changes(since string) (all []change) {
 	return all
 }
 
-// TestADeletionHasOneAuthor lets two servers delete the same version concurrently. etcd executes
-// one of the deletions, and only that server may record itself as the author.
+// TestADeletionHasOneAuthor deletes the same version on two servers at the same time. Only the
+// server whose deletion was executed may be recorded as the author.
 func TestADeletionHasOneAuthor(t *testing.T) {
 	t.Parallel()
 	const objects = 60
@@ -95,8 +95,8 @@ func TestADeletionHasOneAuthor(t *testing.T) {
 	}
 }
 
-// TestFightersAreToldApart checks the author of each version while two clients of one server change
-// the same object continuously.
+// TestFightersAreToldApart checks the authors of all versions while two clients are changing the
+// same object.
 func TestFightersAreToldApart(t *testing.T) {
 	t.Parallel()
 	const rounds = 60

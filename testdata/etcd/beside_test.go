@@ -17,8 +17,7 @@ import (
 	"apilet-harness"
 )
 
-// kubernetes sends requests to a kube-apiserver, which requires a token and has its own
-// certificate.
+// kubernetes adds a token to all requests for a kube-apiserver.
 type kubernetes struct{ http.RoundTripper }
 
 func (k kubernetes) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -37,8 +36,8 @@ func (c *cluster) startKubernetes(more ...string) *server {
 	return k
 }
 
-// TestQuotaHoldsBesideKubernetes checks a quota with a kube-apiserver, which updates the status
-// before it writes the object, and two apilets, which write both together.
+// TestQuotaHoldsBesideKubernetes tests a quota on two apilets and a kube-apiserver. kube-apiserver
+// updates the status before it writes the object, but apilet writes both in one transaction.
 func TestQuotaHoldsBesideKubernetes(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -99,10 +98,10 @@ func TestQuotaHoldsBesideKubernetes(t *testing.T) {
 	q.never(client, since, 50)
 }
 
-// TestClientsOfKubernetesMissNothingInMigrations migrates from apilet's file into etcd, where a
-// kube-apiserver serves the objects from its watch cache, and back into a file. Existing clients
-// must have the current objects. Another kube-apiserver on another prefix runs all the time; the
-// migration must not disconnect its clients.
+// TestClientsOfKubernetesMissNothingInMigrations moves the data from a file to etcd and back to a
+// file. In between, the objects are served by a kube-apiserver with its watch cache. Existing
+// clients must have the current objects. Another kube-apiserver uses the same etcd with a different
+// prefix. Its clients must not be disconnected by the migration.
 func TestClientsOfKubernetesMissNothingInMigrations(t *testing.T) {
 	t.Parallel()
 	c, dir := startCluster(t, 1), t.TempDir()

@@ -1,6 +1,6 @@
 package etcd
 
-// This file runs processes: members of etcd, and servers that use them.
+// This file starts the processes of etcd and apilet.
 
 import (
 	"cmp"
@@ -48,7 +48,8 @@ func (p *process) flag(name string) string {
 	return p.Args[at+1]
 }
 
-// signal pauses or resumes the process, or sends a signal and waits for its exit.
+// signal pauses or resumes the process. Other signals are sent to the process, and signal waits
+// until it has exited.
 func (p *process) signal(how syscall.Signal) {
 	p.t.Helper()
 	switch how {
@@ -167,8 +168,8 @@ func (s *server) try(method, path, body string, limit time.Duration) (int, strin
 	return answer.StatusCode, string(text), err
 }
 
-// do sends a request that must return a code. It retries when the server asks for it, because on a
-// busy machine etcd may not respond in time.
+// do sends a request that must return a code. It tries again if the server asks for it, because
+// etcd may be slow on a busy machine.
 func (s *server) do(want int, method, path, body string) string {
 	s.t.Helper()
 	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
@@ -209,7 +210,7 @@ func aMap(name, value, rev string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q,"resourceVersion":%q},"data":{"v":%q}}`, name, rev, value)
 }
 
-// A watcher records the events of a watch.
+// A watcher records the events that are received from a watch.
 type watcher struct {
 	mu     sync.Mutex
 	events []event

@@ -1,8 +1,7 @@
 package etcd
 
-// This file disturbs the connections between servers and etcd: they are cut, stalled, or slow. It
-// tests which requests succeed or fail, how long that takes, and that watchers miss no event and
-// receive none twice.
+// This file cuts, stalls or slows down the connections between servers and etcd. It tests which
+// requests succeed, how long they take, and that watches receive every event exactly once.
 
 import (
 	"encoding/json"
@@ -21,7 +20,7 @@ import (
 	"apilet/apilettest"
 )
 
-// through returns the cluster as it appears behind proxies, one for each member.
+// through returns a cluster that is reached through proxies, one for each member.
 func (c *cluster) through() (*cluster, []*proxy.Proxy) {
 	c.t.Helper()
 	behind, proxies := &cluster{t: c.t}, []*proxy.Proxy(nil)
@@ -36,8 +35,8 @@ func (c *cluster) through() (*cluster, []*proxy.Proxy) {
 	return behind, proxies
 }
 
-// TestServerIsCutOff checks a server that cannot reach etcd while others can. It must report this
-// in time, serve its replica, and catch up afterwards.
+// TestServerIsCutOff tests a server that is disconnected from etcd while other servers are not. It
+// must report this in time, serve its replica, and catch up afterwards.
 func TestServerIsCutOff(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*proxy.Proxy){"cut": (*proxy.Proxy).Cut, "stalled": (*proxy.Proxy).Stall} {
@@ -151,8 +150,8 @@ func TestWayToOneMemberIsSpoiled(t *testing.T) {
 	}
 }
 
-// TestClientsMoveWhileConnectionsAreCut runs clients that list in chunks and watch, each time on
-// another server, while connections between servers and etcd are cut and stalled a hundred times.
+// TestClientsMoveWhileConnectionsAreCut runs clients that use a different server for each request.
+// In the meantime the connections between servers and etcd are cut or stalled a hundred times.
 func TestClientsMoveWhileConnectionsAreCut(t *testing.T) {
 	t.Parallel()
 	const disturbances = 100
@@ -230,7 +229,7 @@ type movers struct {
 	written map[int64]string // acknowledged revisions: name=value
 }
 
-// A chunkedList is the result of a chunked list: revisions by name.
+// A chunkedList contains the result of a list in chunks. items contains the revisions by name.
 type chunkedList struct {
 	rev   int64
 	pages int
@@ -334,7 +333,7 @@ func (m *movers) watch() (story []event) {
 	return story
 }
 
-// list lists in chunks, each of them on another server.
+// list lists the objects in chunks and uses a different server for each chunk.
 func (m *movers) list(over <-chan struct{}) (lists []chunkedList) {
 	for {
 		l := chunkedList{items: map[string]int64{}}
@@ -376,8 +375,8 @@ func (m *movers) list(over <-chan struct{}) (lists []chunkedList) {
 	}
 }
 
-// judge compares all results: all watches have the same events in order, the events contain every
-// acknowledged write, and every list matches the events up to its revision.
+// judge compares all results. All watches must have received the same events in the same order,
+// including all acknowledged writes. The lists must match the events up to their revision.
 func (m *movers) judge(stories [][]event, lists []chunkedList) {
 	lines := func(story []event) (told []string) {
 		for _, ev := range story {

@@ -21,7 +21,7 @@ import (
 // ownDisk mounts DIR with a limited size, writes the filler, and executes the program.
 const ownDisk = `mount -t tmpfs -o size=$2 tmpfs "$1" && head -c $3 /dev/zero > "$1/filler" && shift 3 && exec "$@"`
 
-// onOwnDisk puts the server's replica on a disk of a size, of which a part is used.
+// onOwnDisk stores the replica on a separate disk that is partly filled.
 func (s *server) onOwnDisk(size, taken int) (filler func() string) {
 	s.t.Helper()
 	dir := filepath.Dir(s.data)

@@ -1,7 +1,7 @@
 package etcd
 
-// This file tests the information about etcd for administrators: in /metrics, in /readyz, and in
-// the log.
+// This file tests the information that administrators get about etcd in /metrics, /readyz and the
+// log.
 
 import (
 	"fmt"
@@ -34,9 +34,8 @@ func (s *server) figure(name string, want float64) error {
 	return nil
 }
 
-// TestMonitoringOfEtcd checks that a server on etcd exports every metric of etcd in
-// docs/monitoring, that one of two servers is the leader, and that an etcd that does not respond is
-// noticed without requests.
+// TestMonitoringOfEtcd checks that all metrics in docs/monitoring exist, that exactly one server is
+// the leader, and that an unresponsive etcd is detected even without requests.
 func TestMonitoringOfEtcd(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)

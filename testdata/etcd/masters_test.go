@@ -20,8 +20,7 @@ const (
 	ownSlice     = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"
 )
 
-// told returns the addresses of the Service default/kubernetes as a server returns them. Both forms
-// must agree.
+// told returns the addresses of the Service default/kubernetes. Both forms must agree.
 func told(s *server) (string, error) {
 	var endpoints struct {
 		Subsets []struct {
@@ -96,7 +95,7 @@ func TestEndpointsNameWhoIsThere(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	client := c.client()
-	alone := c.startServer() // a single server on loopback, as with a file
+	alone := c.startServer() // a single server on loopback behaves as it does with a file
 	if got, err := told(alone); got != "127.0.0.1" {
 		t.Errorf("%q %v", got, err)
 	}
@@ -129,8 +128,8 @@ func TestEndpointsNameWhoIsThere(t *testing.T) {
 	leads(t, "", alone)
 }
 
-// TestEndpointsBesideKubernetes checks that servers of both kinds list each other, and that they do
-// not overwrite each other's changes.
+// TestEndpointsBesideKubernetes checks that both kinds of servers are listed and that they do not
+// overwrite each other's changes.
 func TestEndpointsBesideKubernetes(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -147,7 +146,7 @@ func TestEndpointsBesideKubernetes(t *testing.T) {
 		return all
 	}
 	before := versions()
-	for range 3 { // kube-apiserver checks the endpoints after each renewal of its lease
+	for range 3 { // kube-apiserver checks the endpoints whenever it has renewed its lease
 		next := client.Watch(context.Background(), "/registry/masterleases/10.9.9.9")
 		if news := <-next; news.Err() != nil {
 			t.Fatal(news.Err())

@@ -20,7 +20,7 @@ import (
 	"apilet/apilettest"
 )
 
-// startOnFile starts a server whose objects are in a file only.
+// startOnFile starts a server that stores its objects in a file.
 func startOnFile(t *testing.T, data string) *server {
 	t.Helper()
 	s := aServer(t, data)
@@ -44,7 +44,7 @@ var kinds = []string{"/api/v1/configmaps", "/api/v1/services", "/api/v1/secrets"
 	"/apis/networking.k8s.io/v1/ipaddresses", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/example.com/v1/things", "/apis/example.com/v2/things",
 	"/apis/rbac.authorization.k8s.io/v1/clusterroles", "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"}
 
-// shown returns all objects of some kinds as JSON without their revisions, by resource and name.
+// shown returns the objects of several types as JSON without their revisions, by resource and name.
 func (s *server) shown() map[string]string {
 	s.t.Helper()
 	all := map[string]string{}
@@ -164,8 +164,8 @@ func TestMigration(t *testing.T) {
 	same(t, "in a file again", last.shown(), before)
 }
 
-// TestInterruptedMigration checks that a killed copy continues when it is repeated. Until then no
-// server may start, and no other file may be migrated.
+// TestInterruptedMigration checks that the migration can be resumed after it was killed. Until it
+// is complete, servers must not start and other files must not be migrated.
 func TestInterruptedMigration(t *testing.T) {
 	t.Parallel()
 	c, data := startCluster(t, 1), filepath.Join(t.TempDir(), "data.db")
@@ -259,8 +259,8 @@ func TestNothingIsGivenTwiceBesideKubernetes(t *testing.T) {
 	givenOnce(t, c.startServer(fewServices...), kube, c.startServer(fewServices...))
 }
 
-// givenOnce creates Services through all servers, compares their addresses and ports with the
-// claims, and deletes each through another server.
+// givenOnce creates Services through all servers and compares the allocated values with the claims.
+// Each Service is deleted through another server.
 func givenOnce(t *testing.T, servers ...*server) {
 	t.Helper()
 	const each, path = 4, "/api/v1/namespaces/default/services"
@@ -319,7 +319,7 @@ func givenOnce(t *testing.T, servers ...*server) {
 	}
 }
 
-// claims returns the owners of the IPAddresses, by address.
+// claims returns the owner of each IPAddress.
 func claims(t *testing.T, s *server) map[string]string {
 	t.Helper()
 	var taken struct {

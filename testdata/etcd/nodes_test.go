@@ -1,7 +1,7 @@
 package etcd
 
-// This file tests that changes of pods on one server immediately affect the rights of kubelets on
-// another.
+// This file tests that the permissions of a kubelet on one server are updated immediately when Pods
+// are changed on another server.
 
 import (
 	"context"
@@ -44,8 +44,9 @@ func (s *server) post(path, body string, header http.Header) (int, string) {
 	return answer.StatusCode, string(text)
 }
 
-// TestNodesAreJudgedByWhatIsNewest creates, deletes and recreates Pods on another node through one
-// server. The kubelet of a node immediately requests their objects from another server.
+// TestNodesAreJudgedByWhatIsNewest creates and deletes Pods through one server, and creates them
+// again on another node. The kubelet requests the objects of these Pods from another server
+// immediately.
 func TestNodesAreJudgedByWhatIsNewest(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)

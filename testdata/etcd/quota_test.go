@@ -154,9 +154,9 @@ func aClaim(name string, gigabytes int) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"%dGi"}}}}`, name, gigabytes)
 }
 
-// TestWhatOthersHaveReserved checks that a reservation by a kube-apiserver, which updates the
-// status first, is respected until its object is created or the reservation expires. etcd's client
-// acts as the kube-apiserver.
+// TestWhatOthersHaveReserved checks that a reservation by a kube-apiserver is respected until the
+// object is created or the reservation expires. The test uses a client of etcd instead of a
+// kube-apiserver.
 func TestWhatOthersHaveReserved(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -190,7 +190,7 @@ func TestWhatOthersHaveReserved(t *testing.T) {
 			t.Skip("this machine is too busy")
 		}
 	}
-	q.reserve(client, 1, 3) // for two objects, only one of which is created
+	q.reserve(client, 1, 3) // for two objects, but only one of them is created
 	q.put(client, "b")
 	// waits for the end of the reservation, and then succeeds
 	s.do(201, "POST", q.maps, aMap("d", "1", ""))
@@ -220,7 +220,7 @@ func (q *quotaed) reserve(client *clientv3.Client, from, to int) {
 	})
 }
 
-// put creates a ConfigMap in etcd without a server.
+// put writes a ConfigMap to etcd directly.
 func (q *quotaed) put(client *clientv3.Client, name string) {
 	q.Helper()
 	value := fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":%q}}`, name, q.name, name)
@@ -244,7 +244,7 @@ func limited(t *testing.T, s *server, namespace string, hard int) *quotaed {
 	return q
 }
 
-// known waits until a server has received the quota.
+// known waits until the server has received the quota.
 func (q *quotaed) known(s *server) {
 	q.Helper()
 	apilettest.Until(q.T, "the server knows the quota", func() error {
@@ -256,7 +256,7 @@ func (q *quotaed) known(s *server) {
 	})
 }
 
-// race lets clients create one ConfigMap each concurrently.
+// race creates ConfigMaps at the same time from a number of clients.
 func (q *quotaed) race(clients int, at func(int) *server) (through, refused int64) {
 	q.Helper()
 	var good, bad atomic.Int64

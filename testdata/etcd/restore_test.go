@@ -1,7 +1,7 @@
 package etcd
 
-// This file restores etcd from a snapshot, as docs/scale.md describes, and replaces a lost etcd by
-// a backup of a server on it.
+// This file restores etcd from a snapshot, as described in docs/scale.md, and from a backup that
+// was created by a server.
 
 import (
 	"fmt"
@@ -55,10 +55,10 @@ func (c *cluster) restore(file string, more ...string) {
 	c.members[0].Launch()
 }
 
-// TestClientsMissNothingOfARestoredEtcd checks an etcd that was restored with its revision raised
-// and marked as compacted. Clients must notice both the lost changes after the snapshot and the
-// changes after the restore. This must hold for servers that keep running and for stopped ones, and
-// for the same cluster token and another.
+// TestClientsMissNothingOfARestoredEtcd tests an etcd that was restored with --bump-revision and
+// --mark-compacted. Clients must notice both the lost changes after the snapshot and the changes
+// after the restore. This must hold for servers that keep running and for stopped ones, and for the
+// same cluster token and another.
 func TestClientsMissNothingOfARestoredEtcd(t *testing.T) {
 	t.Parallel()
 	for _, token := range []string{"the same", "another"} {

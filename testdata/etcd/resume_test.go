@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// An informer keeps the received objects like client-go's: it lists, then watches from the list's
-// revision, and lists again when the server requires it.
+// An informer stores the objects like an informer of client-go. It lists and then watches, and it
+// lists again when the server requires this.
 type informer struct {
 	t     *testing.T
 	rev   string
-	cache map[string]string // the value of each ConfigMap, by name
-	told  int               // the status that caused the last list: 410 or 504; 0: none
+	cache map[string]string // values of the ConfigMaps by name
+	told  int               // status that caused the last list (410 or 504), or 0
 }
 
 func (s *server) informer() *informer {
@@ -39,7 +39,7 @@ func (i *informer) list(s *server) {
 	}
 }
 
-// resume continues on a server until it receives an object.
+// resume continues the watch on the server until it has received the object.
 func (i *informer) resume(s *server, last string) {
 	i.t.Helper()
 	i.told = 0
@@ -54,7 +54,7 @@ func (i *informer) resume(s *server, last string) {
 	}
 }
 
-// watch returns the status that ends the watch, or 0 after it has received the last object.
+// watch returns the status code of the watch, or 0 if the last object was received.
 func (i *informer) watch(s *server, last string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -114,7 +114,7 @@ func (s *server) work(round string, n int) (last string) {
 	return last
 }
 
-// expired checks that lists and watches at a revision fail.
+// expired checks that the revision cannot be used for lists and watches.
 func (s *server) expired(rev string) {
 	s.t.Helper()
 	s.do(410, "GET", maps+"?resourceVersionMatch=Exact&resourceVersion="+rev, "")
@@ -131,9 +131,9 @@ func number(t *testing.T, rev string) (n int64) {
 	return n
 }
 
-// TestClientsMissNothingInMigrations migrates from a file into etcd, back into a file, and into
+// TestClientsMissNothingInMigrations moves the data from a file to etcd, back to a file, and to
 // etcd again. Clients that started at any time must have the current objects. The second file has
-// more revisions than the first, so that the first one's revisions would be valid there.
+// more revisions, so the revisions of the first file would exist in it.
 func TestClientsMissNothingInMigrations(t *testing.T) {
 	t.Parallel()
 	c, dir := startCluster(t, 1), t.TempDir()

@@ -1,9 +1,9 @@
 package etcd
 
-// This file restarts three servers behind a TCP load balancer one after the other. Clients must not
-// notice it. The balancer is HAProxy with the configuration of docs/scale.md if it is available:
-// HAPROXY names it, or it is in the PATH. Otherwise the test uses its own balancer, which also
-// checks /readyz.
+// This file restarts three servers behind a load balancer one after the other. Clients must not
+// notice it. The balancer is HAProxy with the configuration of docs/scale.md. It is found in the
+// PATH or by the variable HAPROXY. Otherwise the test uses its own balancer, which also checks
+// /readyz.
 
 import (
 	"bufio"
@@ -29,7 +29,7 @@ import (
 // --shutdown-delay-duration; HAProxy checks every second
 const leaveFor = 5 * time.Second
 
-// balance starts a balancer and returns its address.
+// balance starts a load balancer and returns its address.
 func balance(t *testing.T, servers []*server) (address string) {
 	t.Helper()
 	program := cmp.Or(os.Getenv("HAPROXY"), "haproxy")
@@ -121,7 +121,7 @@ func balanceByTest(t *testing.T, servers []*server) (address string) {
 	return listener.Addr().String()
 }
 
-// join copies bytes until both ends have closed.
+// join copies bytes in both directions until both connections are closed.
 func join(a, b net.Conn) {
 	var both sync.WaitGroup
 	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
@@ -135,7 +135,7 @@ func join(a, b net.Conn) {
 	b.Close()
 }
 
-// A plainClient keeps its connection and retries nothing, so that each failure is an error.
+// A plainClient does not reconnect or retry, so any failure is an error.
 type plainClient struct {
 	address     string
 	credentials *tls.Config

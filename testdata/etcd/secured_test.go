@@ -1,6 +1,7 @@
 package etcd
 
-// This file tests etcd with TLS, with valid and invalid certificates of the test's own authority.
+// This file tests etcd with TLS. The certificates are created by the test, and some of them are
+// invalid.
 
 import (
 	"crypto/ecdsa"
@@ -71,8 +72,7 @@ func (a *authority) sign(name string, signer *authority, template *x509.Certific
 	return key, cert
 }
 
-// flags returns the flags for a certificate and a key that the authority signs. names are etcd's or
-// kube-apiserver's flags.
+// flags returns the flags for a certificate and its key. names contains the names of the flags.
 func (a *authority) flags(name string, template *x509.Certificate, names ...string) (flags []string) {
 	a.sign(name, a, template)
 	return []string{names[0], filepath.Join(a.dir, name+".crt"), names[1], filepath.Join(a.dir, name+".key")}
@@ -141,8 +141,8 @@ func TestEtcdBehindTLS(t *testing.T) {
 	}
 }
 
-// TestCertificateIsReplaced checks that a server whose certificate is no longer accepted reports
-// it, and continues after the file is replaced.
+// TestCertificateIsReplaced checks that a server reports that its certificate was rejected, and
+// that it recovers after the file was replaced.
 func TestCertificateIsReplaced(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority(t, "ours")

@@ -25,7 +25,7 @@ func TestServersShareTheirObjects(t *testing.T) {
 	var want []string
 	made := read(t, a.do(201, "POST", maps, aMap("o", "0", "")))
 	want = append(want, "ADDED o")
-	for n := range 50 { // each reads the other's last write, and writes again
+	for n := range 50 { // read the last write of the other server, and write again
 		from, to := a, b
 		if n%2 == 1 {
 			from, to = b, a
@@ -53,7 +53,7 @@ func TestServersShareTheirObjects(t *testing.T) {
 		}
 		return nil
 	})
-	// The deletion of a namespace deletes its objects, independent of the server that created them.
+	// If a namespace is deleted, its objects are deleted no matter which server created them.
 	a.do(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"short"}}`)
 	b.do(201, "POST", "/api/v1/namespaces/short/configmaps", aMap("in", "1", ""))
 	a.do(200, "DELETE", "/api/v1/namespaces/short", "")
@@ -117,7 +117,8 @@ func TestDefinitionsAreInForceEverywhere(t *testing.T) {
 		}
 		return nil
 	})
-	// A quota that was created on one server is enforced on the other after it has received it.
+	// A quota that was created on one server is also enforced by the other server once it has
+	// received it.
 	a.do(201, "POST", "/api/v1/namespaces/default/resourcequotas", `{"metadata":{"name":"q"},"spec":{"hard":{"count/secrets":"1"}}}`)
 	a.do(201, "POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"s0"}}`)
 	apilettest.Until(t, "the quota holds on the other server", func() error {
@@ -176,8 +177,8 @@ func TestNothingIsLeftOfADefinition(t *testing.T) {
 	}
 }
 
-// TestClientsMoveFromServerToServer checks that a list or a watch that started on one server
-// continues on the other.
+// TestClientsMoveFromServerToServer checks that lists and watches can be continued on another
+// server.
 func TestClientsMoveFromServerToServer(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -256,8 +257,8 @@ func TestSecretsAreShared(t *testing.T) {
 	a.do(404, "GET", "/apis/.apilet/v1/secrets", "")
 }
 
-// TestAnotherServerTakesOver checks that another server takes over when the one that runs the
-// background work is gone.
+// TestAnotherServerTakesOver checks that the background work is continued by another server if the
+// leader is gone.
 func TestAnotherServerTakesOver(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -288,8 +289,8 @@ func TestAnotherServerTakesOver(t *testing.T) {
 	first.ready()
 }
 
-// TestForeignTransactions checks transactions of clients other than Kubernetes' servers: several
-// keys in one revision, many keys, and values that are not objects.
+// TestForeignTransactions tests transactions of other clients of etcd, e.g. with several changes in
+// one revision or with invalid values.
 func TestForeignTransactions(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, "--max-txn-ops", "10000")
@@ -308,7 +309,7 @@ func TestForeignTransactions(t *testing.T) {
 		return answer.Header.Revision
 	}
 	var ops []clientv3.Op
-	for n := range 600 { // more than fit into one message of a watch
+	for n := range 600 { // more than fit into a single message of the watch
 		ops = append(ops, put(fmt.Sprintf("t%03d", n), "1"))
 	}
 	rev := txn(ops...)

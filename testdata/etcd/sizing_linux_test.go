@@ -102,8 +102,7 @@ func (s *sizing) fill(from, to int) {
 	writers.Wait()
 }
 
-// watch starts watches of all objects on each server, each on a separate connection, as separate
-// programs would.
+// watch starts a number of watches on each server. Each of them uses a separate connection.
 func (s *sizing) watch(each int) {
 	s.t.Helper()
 	for _, server := range s.servers {
@@ -122,8 +121,8 @@ func (s *sizing) watch(each int) {
 	}
 }
 
-// measure adds two rows: the average usage of a server and of a member at a rate of writes during a
-// minute.
+// measure writes at the given rate for a minute. It adds two rows with the average usage of a
+// server and of a member.
 func (s *sizing) measure(what string, perSecond int) {
 	processes := []*process{s.servers[0].process, s.servers[1].process, s.servers[2].process, s.members[0], s.members[1], s.members[2]}
 	var before []use

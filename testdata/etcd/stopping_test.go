@@ -55,9 +55,8 @@ func says(t *testing.T, text string, want ...string) {
 
 const hasTheLease = "this server is the leader"
 
-// TestServersStopWithoutEtcd stops servers while etcd is down: the leader, the server that waits
-// for the lease, and one that waits for etcd to start. Afterwards all acknowledged writes must be
-// there.
+// TestServersStopWithoutEtcd stops the leader, a server that is waiting for the lease, and a server
+// that is waiting for etcd. Afterwards all acknowledged writes must be there.
 func TestServersStopWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
@@ -114,8 +113,8 @@ func TestServersStopWithoutEtcd(t *testing.T) {
 	}
 }
 
-// TestServersStopBehind checks that a server whose replica is behind stops, too: because etcd sends
-// nothing, or because its disk is full.
+// TestServersStopBehind checks that a server can be stopped while its replica is not up to date,
+// because etcd does not respond or the disk is full.
 func TestServersStopBehind(t *testing.T) {
 	t.Parallel()
 	t.Run("stalled", func(t *testing.T) {
@@ -161,8 +160,8 @@ func TestServersStopBehind(t *testing.T) {
 	})
 }
 
-// hangs returns a server on a file with two requests that do not end: a write whose webhook does
-// not respond, and a list whose client does not read.
+// hangs returns a server with two requests that never finish: a write whose webhook does not
+// respond, and a list whose client does not read the response.
 func hangs(t *testing.T) *server {
 	t.Helper()
 	s := startOnFile(t, filepath.Join(t.TempDir(), "data.db"))
@@ -231,8 +230,8 @@ func TestServersStopWithRequestsThatHang(t *testing.T) {
 	}
 }
 
-// TestServersStopUnderLoad checks that acknowledged writes are not lost, on a file and on etcd,
-// with one and two signals.
+// TestServersStopUnderLoad checks that acknowledged writes are not lost when a server is stopped by
+// one or two signals.
 func TestServersStopUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"file", "etcd"} {

@@ -1,7 +1,7 @@
 package etcd
 
-// This file tests the responses while a server or etcd is down, full, compacted, or replaced, and
-// that the servers recover.
+// This file tests how servers respond and recover if a server or etcd is down, full, compacted, or
+// replaced.
 
 import (
 	"bytes"
@@ -25,11 +25,11 @@ func check(s *server) (string, error) {
 	return string(out), err
 }
 
-// filled counts how often a server has filled its replica from a snapshot.
+// filled returns the number of times the server has loaded its replica from a snapshot.
 func (s *server) filled() int { return strings.Count(s.Log(), "the replica of etcd is complete") }
 
-// TestRestarts checks that a killed server resumes from its file with its history, and that a
-// server that missed compacted changes fills its replica again.
+// TestRestarts checks that a server can resume from its file after it was killed, and that the
+// replica is filled again if it has missed compacted changes.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -78,7 +78,7 @@ func TestRestarts(t *testing.T) {
 		}
 		return nil
 	})
-	// A machine crash with the file open: its state on the disk is unknown.
+	// If the machine crashes while the file is open, the state of the file is unknown.
 	a.Kill()
 	note, err := os.ReadFile(a.data + ".replica")
 	if err != nil {
@@ -104,8 +104,8 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// TestEtcdIsAway checks that reads of the replica and watches continue while etcd is down, that
-// other requests fail within seconds, and that everything works again afterwards.
+// TestEtcdIsAway checks that the replica can be read and watched while etcd is down. Other requests
+// must fail within seconds, and must succeed when etcd is available again.
 func TestEtcdIsAway(t *testing.T) {
 	t.Parallel()
 	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
@@ -163,7 +163,8 @@ func TestEtcdIsAway(t *testing.T) {
 	}
 }
 
-// TestAnotherEtcd replaces etcd by another one at the same address. The replica must be discarded.
+// TestAnotherEtcd replaces etcd with a new one that has the same address. The replica must be
+// discarded.
 func TestAnotherEtcd(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -191,8 +192,8 @@ func TestAnotherEtcd(t *testing.T) {
 	a.do(404, "GET", maps+"/before?resourceVersion=0", "")
 }
 
-// TestEtcdIsFull checks that a full etcd rejects writes until there is space, while reads and
-// deletions continue. (etcd executes the first write that it rejects.)
+// TestEtcdIsFull checks that writes are rejected until there is space again, and that reads and
+// deletions still succeed. (The first rejected write is executed by etcd.)
 func TestEtcdIsFull(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, "--quota-backend-bytes", "8000000")
@@ -225,8 +226,8 @@ func TestEtcdIsFull(t *testing.T) {
 	})
 }
 
-// makeRoom follows etcd's handbook for the alarm. It waits for the compaction, because without
-// Physical the response comes before the compaction, and a defragmentation would copy everything.
+// makeRoom follows etcd's handbook for the alarm. It waits until the compaction is complete.
+// Otherwise the defragmentation would copy the old revisions.
 func (c *cluster) makeRoom() {
 	c.t.Helper()
 	client, ctx := c.client(), context.Background()
@@ -251,7 +252,7 @@ func (c *cluster) makeRoom() {
 	}
 }
 
-// TestMembersAreKilled checks that one of three members may be down, but not two.
+// TestMembersAreKilled checks that the servers can be used if one of three members is down.
 func TestMembersAreKilled(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3)

@@ -13,9 +13,9 @@ import (
 	"apilet/apilettest"
 )
 
-// TestEncryptedValuesAreTold checks objects that kube-apiserver has encrypted. Each is logged,
-// requests for it return the reason, it does not affect other objects, and it can be deleted.
-// kube-apiserver can still read it.
+// TestEncryptedValuesAreTold checks objects that kube-apiserver has encrypted. They are logged and
+// can be deleted, and requests for them return the reason. They do not affect other objects and can
+// still be read by kube-apiserver.
 func TestEncryptedValuesAreTold(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -94,8 +94,8 @@ func define(s *server, storage string, served bool) {
 }
 
 // TestDefinitionsChangeTheirVersions changes a definition's storage version back and forth, and
-// finally serves no version. Its objects can be changed and deleted on both servers, and etcd keeps
-// each in the version in which it was written.
+// finally serves no version. Its objects can be changed and deleted on both servers. They are
+// stored in the version in which they were written.
 func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -147,7 +147,7 @@ func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	inEtcd(`"apiVersion":"a.example.com/v2"`, `"kind":"Widget"`, `"deletionTimestamp"`)
 	define(a, "v2", true)
 	served(a, "v2")
-	// the last finalizer; the response contains the object once more
+	// removes the last finalizer; the object is returned once more
 	a.do(200, "PATCH", path("v2")+"/w", `{"metadata":{"finalizers":null}}`)
 	apilettest.Until(t, "the definition is gone", func() error {
 		if code, text, err := b.try("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.a.example.com", "", patience); code != 404 {
@@ -157,8 +157,8 @@ func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	})
 }
 
-// TestNodePortsAreTakenEverywhere checks that a port that is allocated on one server is unavailable
-// on the other, for both kinds of ports.
+// TestNodePortsAreTakenEverywhere checks that a port that was allocated on one server cannot be
+// allocated on the other.
 func TestNodePortsAreTakenEverywhere(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)

@@ -1,7 +1,7 @@
 package etcd
 
-// This file tests servers of two versions on one etcd, as during an upgrade. APILET_BEFORE names
-// the earlier program; without it the test is skipped.
+// This file tests two versions of the server on the same etcd, as during an upgrade. APILET_BEFORE
+// names the earlier program; without it the test is skipped.
 
 import (
 	"fmt"
@@ -13,9 +13,9 @@ import (
 	"apilet/apilettest"
 )
 
-// TestVersionsShareAnEtcd checks that each version serves the other's writes, sends them to
-// watches, and accepts the other's tokens. Servers are replaced one by one, with their replica
-// files, while a client continues.
+// TestVersionsShareAnEtcd checks that both versions can read and watch the objects of the other
+// version and accept its tokens. The servers are replaced one by one while a client is running.
+// They keep their replica files.
 func TestVersionsShareAnEtcd(t *testing.T) {
 	t.Parallel()
 	before := os.Getenv("APILET_BEFORE")

@@ -1,17 +1,16 @@
 package linear
 
 // This file runs the same rounds against three servers on three members of etcd. Each request goes
-// to a randomly chosen server. Servers and members are killed, one of each kind at a time, and
-// their connections are cut, stalled and delayed: connections from servers to members, and
-// connections between members. A member dials another member to receive from it, and to send what a
-// broken stream did not deliver. A fault in front of one member therefore affects about half of its
-// communication, so that the members elect another leader, or have none until the fault is
-// repaired. (The machine is not killed: data that a member has written to its file survives the
-// member, even without a sync.)
+// to a randomly chosen server. At most one server and one member are killed at the same time. Their
+// connections are cut, stalled or slowed down. A member connects to another member to receive
+// messages and to send messages if the stream is broken. If the connections to a member are
+// disturbed, only half of its communication is affected. The members then elect another leader, or
+// have no leader until the connections are restored. (The machine does not crash, so data in the
+// page cache is not lost.)
 //
-// A request that was in flight when its server died may still be executed, because etcd may have
-// received it. A write without a response has therefore happened at some time before the end of the
-// round, or not at all. The same applies to a response with a status of 500 or above.
+// A request may still be executed after the server has died, because etcd may have received it.
+// Without a response, a write may have happened at any time before the end of the round, or not at
+// all. The same is true for responses with a status of 500 or above.
 
 import (
 	"fmt"
@@ -31,7 +30,7 @@ import (
 
 const (
 	members = 3
-	// one in this many faults affects the connections between members
+	// how often the connections between members are disturbed, one in this number of times
 	betweenMembers = 4
 )
 
@@ -73,7 +72,7 @@ func TestHistoriesOfSeveralServersAreLinearizable(t *testing.T) {
 	t.Logf("%d disturbances", disturbed)
 }
 
-// waysTo starts proxies in front of the members, for one server.
+// waysTo starts the proxies between a server and the members.
 func waysTo(t *testing.T, urls string) (ways []*proxy.Proxy, behind string) {
 	t.Helper()
 	var all []string
@@ -110,7 +109,7 @@ func (r *round) witness() *apilettest.Process {
 	return r.anyServer()
 }
 
-// disturb kills and restarts servers and members until the round is over. It also disturbs their
+// disturb kills and restarts servers and members until the round ends. It also disturbs their
 // connections.
 func (r *round) disturb(over <-chan struct{}) (n int) {
 	var spoiling sync.WaitGroup
@@ -145,8 +144,7 @@ func (r *round) disturb(over <-chan struct{}) (n int) {
 	}
 }
 
-// spoil cuts, stalls and delays connections until the round is over: one or all connections of one
-// server, or of the members.
+// spoil disturbs the connections of a server or between the members until the round ends.
 func (r *round) spoil(over <-chan struct{}) (n int) {
 	for {
 		select {

@@ -1,7 +1,7 @@
 package linear
 
-// This file generates a history: clients compete for a few ConfigMaps while the server is killed
-// and restarted, and watches must receive every write. Rounds are short and use separate
+// This file generates the histories. Several clients write to the same ConfigMaps while the server
+// is killed and restarted. Watches must receive all writes. Rounds are short and use separate
 // namespaces, because the check takes longer for longer histories.
 
 import (
@@ -43,8 +43,8 @@ const (
 	lastKey = keys
 )
 
-// startApilet starts a server that keeps its objects, or its replica, in a file and compacts its
-// history every 20 seconds.
+// startApilet starts a server that stores its objects or its replica in a file. The history is
+// compacted every 20 seconds.
 func startApilet(t *testing.T, flags ...string) *apilettest.Server {
 	t.Helper()
 	return apilettest.Start(t, apilettest.Data(filepath.Join(t.TempDir(), "data")),
@@ -72,7 +72,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 	}
 }
 
-// A round is a namespace and its history.
+// A round contains the history of a namespace.
 type round struct {
 	t       *testing.T
 	s       *apilettest.Server
@@ -80,7 +80,8 @@ type round struct {
 	moving  *moves               // nil: requests go to all servers
 	members []*apilettest.Server // nil: the server has no etcd
 	ways    [][]*proxy.Proxy     // from each server to each member
-	between []*proxy.Proxy       // in front of each member, for the other members
+	// proxies in front of the members, for connections from other members
+	between []*proxy.Proxy
 	name    string
 	begin   time.Time
 
@@ -181,11 +182,12 @@ func (r *round) insist(path, body string) {
 	r.t.Fatal(code, string(answer), err)
 }
 
-// settle resolves lost responses with the events of a watch. Every write has a unique value. It was
-// executed at the revision of its event. If there is no event before the round's last object, which
-// was created after all clients had ended, it was never executed. A read of such a value makes the
-// history invalid. Deletions remain open, because they have no value. (Each lost response doubles
-// the search: with thirty open ones it took seconds and occasionally minutes.)
+// settle uses the events of a watch to find the results of requests without a response. Every write
+// has a unique value. If there is an event, it was executed at that revision. It was never executed
+// if there is no event before the last object of the round, which is created after all clients have
+// finished. The history is invalid if such a value was read. Deletions remain open, because they
+// have no value. (Each lost response doubles the search: with thirty open ones it took seconds and
+// occasionally minutes.)
 func settle(history []porcupine.Operation, story []event) (settled []porcupine.Operation) {
 	told := map[string]event{} // by the value of p, which all writes set
 	for _, ev := range story {
@@ -221,7 +223,7 @@ func (r *round) show(history []porcupine.Operation) {
 	r.t.Log("see", file.Name(), err)
 }
 
-// restarts stops and starts the server until the round is over. Two of three stops are crashes.
+// restarts stops and starts the server until the round ends. Two of three stops are crashes.
 func (r *round) restarts(over <-chan struct{}) (n int) {
 	for {
 		select {
@@ -269,7 +271,7 @@ func (r *round) body(key int, v, p string, at int64) string {
 	return fmt.Sprintf(`{"metadata":{"name":"o%d"%s},"data":{"v":"%s","p":"%s"}}`, key, version, v, p)
 }
 
-// fight sends random requests until the round is over.
+// fight sends random requests until the round ends.
 func (r *round) fight(client int, over <-chan struct{}) {
 	var seen [keys]int64 // resourceVersions, which other clients change
 	for n := 0; ; n++ {
@@ -300,8 +302,8 @@ func (r *round) fight(client int, over <-chan struct{}) {
 	}
 }
 
-// request sends a request and records it. Reads without a response and requests that could not be
-// sent are ignored.
+// request sends a request and records it. It ignores reads that got no response and requests that
+// could not be sent.
 func (r *round) request(client int, in input) (out output, ok bool) {
 	present := r.anyServer()
 	op := porcupine.Operation{ClientId: client, Input: in, Call: time.Since(r.begin).Nanoseconds()}
@@ -336,8 +338,7 @@ func (r *round) request(client int, in input) (out output, ok bool) {
 	return out, true
 }
 
-// died waits until the server process that failed the client has ended and the next one has
-// started.
+// died waits until the server process has ended and the next process was started.
 func (r *round) died(present *apilettest.Process) bool {
 	select {
 	case <-present.Done:
@@ -371,7 +372,7 @@ func (r *round) try(present *apilettest.Process, in input) (code int, body []byt
 
 var client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * clients, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 
-// ask sends a request without a time limit.
+// ask sends a request without a timeout.
 func ask(present *apilettest.Process, path string) (*http.Response, error) {
 	request, err := http.NewRequest("GET", present.URL()+path, nil)
 	if err != nil {
@@ -381,7 +382,7 @@ func ask(present *apilettest.Process, path string) (*http.Response, error) {
 	return client.Transport.RoundTrip(request)
 }
 
-// authorize adds a token, which a kube-apiserver requires.
+// authorize adds the token that is required by a kube-apiserver.
 func authorize(r *http.Request) {
 	if r.URL.Scheme == "https" {
 		r.Header.Set("Authorization", "Bearer "+harness.Token)
@@ -409,7 +410,7 @@ func (r *round) send(method, path, body, contentType string) (int, []byte, error
 	return exchange(r.s.Process(), method, path, body, contentType)
 }
 
-// answerOf parses a response. Unexpected status codes are left to the model.
+// answerOf parses a response. The model decides whether a status code is valid.
 func answerOf(in input, code int, body []byte) (out output, err error) {
 	out.code = code
 	switch {
@@ -461,7 +462,7 @@ func (r *round) listRev() int64 {
 
 // ---- Watches ----
 
-// An event is an event of a watch.
+// An event is received from a watch.
 type event struct {
 	kind string
 	key  int
@@ -510,7 +511,7 @@ func (r *round) watch(since int64) (story []event) {
 
 var (
 	errRefused = errors.New("the watch is refused")
-	// from one of several servers, after it has waited
+	// one of several servers has not received it in time
 	errBehind  = errors.New("the revision has not come to this server yet")
 	errExpired = errors.New("the revision is too old")
 )
@@ -539,8 +540,8 @@ func eventOf(line []byte) (ev event, err error) {
 	return event{frame.Type, o.key(), o.rev(), o.Data.V, o.Data.P}, nil
 }
 
-// judge compares the events with the responses: each acknowledged write must have one event, in the
-// order of revisions, and each event must belong to a write.
+// judge compares the events with the responses. There must be exactly one event for every
+// acknowledged write, in the order of the revisions, and no other events.
 func judge(story []event, history []porcupine.Operation) (problems []string) {
 	told := map[int64]event{}
 	cells := [keys]cell{}

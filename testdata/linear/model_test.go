@@ -1,8 +1,8 @@
 package linear
 
-// This file is a minimal model of a Kubernetes API server: a revision counter, and a few objects
-// with the revision of their last write. A request without a response has either been executed at
-// some time before the server died, or not at all.
+// This file defines a minimal model of an API server. It contains the current revision and the
+// objects with the revision of their last write. If there was no response, the request was executed
+// at any time before the server died, or not at all.
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 
 const keys = 4 // number of objects that the clients compete for
 
-// A verb is the verb of a request.
+// A verb is the type of a request.
 type verb string
 
 const (
@@ -33,7 +33,7 @@ type input struct {
 	at    int64  // for update: the expected resourceVersion
 }
 
-// A cell is an object that may not exist.
+// A cell contains the state of an object, which may not exist.
 type cell struct {
 	there bool
 	// its resourceVersion; -n means unknown but greater than n, because the response was lost
@@ -55,8 +55,8 @@ type state struct {
 	cells [keys]cell
 }
 
-// matches reports whether a cell is consistent with the read one. It returns the cell with its
-// resourceVersion.
+// matches reports whether the cell is consistent with the state that was read. It returns the cell
+// with its resourceVersion.
 func (c cell) matches(read cell) (cell, bool) {
 	if c.rev <= 0 && c.there && read.rev > -c.rev {
 		c.rev = read.rev
@@ -163,8 +163,8 @@ func model() porcupine.Model {
 
 // ---- Invalid histories ----
 
-// A call is an operation of a handwritten history. Its times follow from its position, unless it
-// overlaps the following calls.
+// A call is an operation of a handwritten history. The times are determined by its position, unless
+// it overlaps with the following calls.
 type call struct {
 	in     input
 	out    output

@@ -1,18 +1,18 @@
 package linear
 
 // This file moves clients from apilet to a kube-apiserver on the same etcd, and back, while they
-// write. The move is a proxy's switch from one server to the other. Both servers run before the
-// switch. The old server then ends, half of the times by SIGKILL while clients are connected,
-// otherwise by SIGTERM a second later, and is restarted for the next move. The test requires a
-// kube-apiserver program:
+// write. The proxy is switched from one server to the other. Both servers run before the switch.
+// The old server then ends, half of the times by SIGKILL while clients are connected, otherwise by
+// SIGTERM a second later, and is restarted for the next move. The test requires a kube-apiserver
+// program:
 //
 //	KUBE_APISERVER=kube-apiserver go test -run Moves .
 //
 // The responses must be linearizable, as in the other tests of this module. Another apilet with
-// only one client, a watch, runs all the time. Its events are compared with the writes, and the
-// events of watches on the other servers are compared with its events. If a watch resumes on a
-// kube-apiserver that is younger than its revision, the server returns 410, and the watch continues
-// from a list, which must match the witness at that revision.
+// only one client, a watch, runs all the time. Its events are compared with the writes and with the
+// events of the other watches. If a watch resumes on a kube-apiserver that is younger than its
+// revision, the server returns 410, and the watch continues from a list, which must match the
+// witness at that revision.
 
 import (
 	"bufio"
@@ -31,12 +31,12 @@ import (
 )
 
 const (
-	// of a round; a kube-apiserver takes some seconds to start
+	// duration of a round, because kube-apiserver takes several seconds to start
 	moveLength = 45 * time.Second
 	together   = time.Second // time with both servers
 )
 
-// moves moves the clients of a round between servers.
+// moves moves the clients of a round to another server.
 type moves struct {
 	r       *round
 	servers [2]*apilettest.Server
@@ -48,10 +48,10 @@ type moves struct {
 	segments []segment
 }
 
-// A segment is a part of a watch without gaps.
+// A segment contains the events of a watch that were received without a gap.
 type segment struct {
 	from int64
-	// the initial objects; nil at the start of the round
+	// the objects at the start, or nil at the start of the round
 	listed map[int]cell
 	story  []event
 	whole  bool // it reached the end of the round
@@ -83,7 +83,7 @@ func TestHistoriesAcrossMovesAreLinearizable(t *testing.T) {
 	t.Logf("%d moves", moved)
 }
 
-// play moves the clients until the round is over.
+// play moves the clients between the servers until the round ends.
 func (m *moves) play(over <-chan struct{}) (n int) {
 	for {
 		old := m.current.Load()

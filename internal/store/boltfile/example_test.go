@@ -11,7 +11,7 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// Example creates, writes and reads a file. While the file is open, its log is next to it.
+// Example creates, writes and reads a file. The log is stored next to the file while it is open.
 func Example() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

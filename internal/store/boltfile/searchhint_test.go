@@ -11,7 +11,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// revisionTree creates a file whose bucket rev contains the keys, and returns a copy of its pages.
+// revisionTree creates a file with the given keys in the bucket rev. It returns a copy of the
+// pages.
 func revisionTree(t *testing.T, keys [][]byte, valueSize int) Tree {
 	t.Helper()
 	db, err := bbolt.Open(filepath.Join(t.TempDir(), "a.db"), 0o600, dbOptions())
@@ -68,8 +69,8 @@ func revisionKeys(rnd *rand.Rand, n int, gap int64, shared bool) (keys [][]byte,
 	return keys, last
 }
 
-// TestFingerFindsWhatTheTreeHas checks that a SearchHint finds the same keys as a search from the
-// root, in trees of every depth and for every order of searches.
+// TestFingerFindsWhatTheTreeHas checks that a SearchHint returns the same results as a search from
+// the root.
 func TestFingerFindsWhatTheTreeHas(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -87,7 +88,7 @@ func TestFingerFindsWhatTheTreeHas(t *testing.T) {
 				t.Fatalf("%+v: revision %d: %.8x, want %.8x", c, rev, got, want)
 			}
 		}
-		for i, key := range keys { // all keys in both orders, and revisions in between
+		for i, key := range keys { // all keys in both orders, and the revisions in between
 			ask(revisionOf(key))
 			ask(revisionOf(keys[len(keys)-1-i]))
 			ask(revisionOf(key) + 1)

@@ -112,7 +112,7 @@ func TestNotesThatCannotBeRead(t *testing.T) {
 			whole++
 		}
 	}
-	if whole != 3 { // the empty list, and the ends of the first two changes
+	if whole != 3 { // the empty list, and the end of the first and second change
 		t.Errorf("%d beginnings of the list can be read, want 3", whole)
 	}
 	for _, bad := range [][]byte{{4, 1, 'k', 0}, {64, 1, 'k', 0}, {notedDelete, 0}, {notedSequence}, binary.AppendUvarint([]byte{0, 1, 'k'}, 1<<62)} {

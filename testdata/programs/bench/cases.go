@@ -68,7 +68,7 @@ var cases = []measurement{
 	{"create, 1 client", "1/s", "more", load{1, create}.rate},
 	{"create, 16 clients", "1/s", "more", load{16, create}.rate},
 	{"create, 64 clients", "1/s", "more", load{64, create}.rate},
-	// unconditional; each client updates its own object
+	// without a precondition; every client updates its own object
 	{"update, 1 client", "1/s", "more", load{1, update}.rate},
 	{"update, 16 clients", "1/s", "more", load{16, update}.rate},
 	{"get, 16 clients", "1/s", "more", load{16, get}.rate},
@@ -98,7 +98,7 @@ var cases = []measurement{
 	{"memory now", "MiB", "less", func(_ context.Context, s *server, _ time.Duration) (float64, error) { return s.memory() }},
 }
 
-// A load is a number of clients that each repeat a request.
+// A load is a number of clients that repeat the same request.
 type load struct {
 	clients int
 	once    func(c *client, i int64) error
@@ -148,8 +148,8 @@ func (l load) spent(ctx context.Context, s *server, length time.Duration, count 
 	return each, err
 }
 
-// connected opens the clients' connections, runs use, and closes the connections. The measurement
-// does not include handshakes.
+// connected opens the connections of all clients, calls use, and closes the connections. The
+// measurement does not include handshakes.
 func (l load) connected(ctx context.Context, s *server, use func(do func(worker int, i int64) error) error) error {
 	clients := make([]*client, l.clients)
 	for i := range clients {
@@ -224,7 +224,7 @@ func get(c *client, i int64) error { return c.get(i, "") }
 
 func getCached(c *client, i int64) error { return c.get(i, "?resourceVersion=0") }
 
-// get reads one of the objects of the list.
+// get reads one of the objects that were created for lists.
 func (c *client) get(i int64, query string) error {
 	c.name = appendItem(c.name[:0], 1+(int64(c.number)*7919+i)%int64(c.objects))
 	return c.ask(request{path: c.listed, name: c.name, query: query, least: bodyBytes})
@@ -244,7 +244,8 @@ func few(c *client, _ int64) error {
 	return c.ask(request{path: c.few, least: fewObjects * bodyBytes})
 }
 
-// mixed is a typical mix of a cluster's requests: mostly GETs, some lists, some writes.
+// mixed sends a mix of requests that is typical for a cluster: mostly GETs, some lists and some
+// writes.
 func mixed(c *client, i int64) error {
 	switch n := rand.IntN(100); {
 	case n < 70:
@@ -259,7 +260,7 @@ func mixed(c *client, i int64) error {
 
 // ---- Lists
 
-// lists measures a list that one client repeats. It counts objects.
+// lists measures how fast a client can list the objects. It counts objects.
 func lists(once func(c *client) error) func(context.Context, *server, time.Duration) (float64, error) {
 	return func(ctx context.Context, s *server, length time.Duration) (perSecond float64, err error) {
 		c := s.newClient(ctx, 0)
@@ -293,18 +294,18 @@ func (c *client) list(query string) error {
 	return c.ask(request{path: c.listed, query: query, least: c.objects * bodyBytes})
 }
 
-// zipped does not decompress the list. Its minimum size is that of the objects' UIDs, which cannot
-// be compressed.
+// zipped does not decompress the list. The minimum size is the size of all UIDs, because they
+// cannot be compressed.
 func zipped(c *client) error {
 	return c.ask(request{path: c.listed, header: "Accept-Encoding: gzip\r\n", least: c.objects * 16})
 }
 
-// chunked keeps only the start of each chunk, which has the next token. Decoding whole chunks would
-// measure this program instead.
+// chunked only keeps the beginning of each chunk, which contains the continue token. Decoding whole
+// chunks would measure this program instead.
 func chunked(c *client) error {
 	const chunk, head = 500, 2000
 	next := ""
-	for left := c.objects; ; left -= chunk { // a server may have added objects of its own
+	for left := c.objects; ; left -= chunk { // the server may have created additional objects
 		query := fmt.Sprintf("?limit=%d&continue=%s", chunk, url.QueryEscape(next))
 		err := c.ask(request{path: c.listed, query: query, least: max(0, min(left, chunk)) * bodyBytes, keep: head})
 		if err != nil {
@@ -366,8 +367,8 @@ func fanOut(ctx context.Context, s *server, length time.Duration) (perEvent floa
 	return perEvent, err
 }
 
-// eventCPU measures the server's processor time for single events: one client writes, and waits for
-// the last watcher before it writes again. The cost of the writes themselves is measured first and
+// eventCPU measures the CPU time for a single event. The client waits until the last watcher has
+// received the event before it writes again. The cost of a write is measured before and is
 // subtracted.
 func eventCPU(ctx context.Context, s *server, length time.Duration) (float64, error) {
 	alone, err := load{1, update}.processorTime(ctx, s, length/4)
@@ -388,7 +389,7 @@ func eventCPU(ctx context.Context, s *server, length time.Duration) (float64, er
 	return (each - alone) / watchers, err
 }
 
-// An audience is a hundred watchers of one namespace.
+// An audience consists of a hundred watchers of the same namespace.
 type audience struct {
 	heard atomic.Int64  // number of events
 	news  chan struct{} // has a token if there are new events
@@ -422,7 +423,7 @@ func (s *server) gather(ctx context.Context) (*audience, error) {
 	return a, nil
 }
 
-// listen counts a watcher's events in its buffer. Each event is a line.
+// listen counts the events that are received by a watcher. Each event is a line.
 func (a *audience) listen(c *client) {
 	defer c.close()
 	for {

@@ -2,11 +2,10 @@ package main
 
 // This file is the HTTP client that sends requests to the measured servers.
 //
-// It shares the machine with them, so that its processor time is not available to the servers. The
-// faster a server is, the more the client determines the rate. With net/http, which takes about as
-// much time for a GET as apilet, two servers whose processor times differed by a factor of seven
-// seemed to differ by a factor of four. Therefore this client does as little as load generators
-// like wrk:
+// It runs on the same machine as the servers and competes with them for CPU time. The faster a
+// server is, the more the client determines the rate. With net/http, which takes about as much time
+// for a GET as apilet, two servers whose processor times differed by a factor of seven seemed to
+// differ by a factor of four. Therefore this client does as little as load generators like wrk:
 //
 //   - A connection belongs to one client, and a client to one goroutine. There are no locks and no
 //     communication between goroutines. A client only waits for the server.
@@ -17,13 +16,14 @@ package main
 //   - A request allocates nothing here (crypto/tls allocates a little), so that no garbage collection
 //     disturbs a measurement.
 //
-// The client still checks each response: it must have the expected status, at least as many bytes
-// as its objects, and a complete body. Wrong responses do not count (cases.go) and are printed. If
-// the server closes a connection between two responses, the client opens a new one.
+// The client checks the status and the minimum size of each response, and that the body is
+// complete. Wrong responses do not count (cases.go) and are printed. If the server closes a
+// connection between two responses, the client opens a new one.
 //
-// TLS is crypto/tls with the parameters that both servers choose: version 1.3 with AES-128-GCM, for
-// which the processor has instructions. main.go prints them. The client uses HTTP/1.1, because with
-// HTTP/2 all clients would share one connection and would have to sort frames.
+// It uses crypto/tls with the parameters that are selected by both servers: version 1.3 with
+// AES-128-GCM, which is supported by the processor. They are printed by main.go. The client uses
+// HTTP/1.1, because with HTTP/2 all clients would share one connection and would have to sort
+// frames.
 
 import (
 	"bytes"
@@ -39,20 +39,20 @@ import (
 	"strings"
 )
 
-// A client has one connection to a server and is used by one goroutine. Its buffers are reused for
-// each request.
+// A client uses a single connection and must only be used by one goroutine. Its buffers are reused
+// for each request.
 type client struct {
 	*server
 	ctx    context.Context // its end closes the connection
 	number int             // distinguishes clients that run concurrently
 
-	conn    net.Conn    // nil before the first request and after it was closed
+	conn    net.Conn    // nil if the client is not connected
 	release func() bool // detaches conn from ctx
 
 	in      []byte // bytes read from conn
 	at, end int    // in[at:end] is not parsed yet
 	status  int    // of the response
-	left    int    // bytes of its body, or of the chunk, that are not read yet
+	left    int    // number of bytes of the body or of the chunk that are still unread
 	chunked bool   // more chunks follow
 	closing bool   // the server closes the connection after this response
 
@@ -73,7 +73,7 @@ type request struct {
 	keep   int // number of bytes of the response's body to keep
 }
 
-// A wrongAnswer is a complete response that is not the expected one.
+// A wrongAnswer is a complete response that does not match the request.
 type wrongAnswer struct{ text string }
 
 func (w *wrongAnswer) Error() string { return w.text }
@@ -81,7 +81,7 @@ func (w *wrongAnswer) Error() string { return w.text }
 // errHungUp is returned if a connection ends before the first byte of a response.
 var errHungUp = errors.New("the server has closed the connection")
 
-// trusting does not verify certificates, because the servers are the user's own.
+// trusting disables the verification of certificates. It is only used for test servers.
 var trusting = &tls.Config{InsecureSkipVerify: true, CurvePreferences: []tls.CurveID{tls.X25519}}
 
 // newClient returns a client. It connects with its first request.
@@ -174,7 +174,7 @@ func (c *client) open(r request) error {
 	return &wrongAnswer{fmt.Sprintf("%s: status %d: %s", r, c.status, c.kept)}
 }
 
-// drain reads the rest of the body, keeps the first bytes of it, and returns its length.
+// drain reads the rest of the body and returns its length. It keeps the first bytes in c.kept.
 func (c *client) drain(keep int) (size int, err error) {
 	c.kept = c.kept[:0]
 	for {
@@ -264,8 +264,8 @@ var (
 	colon, semicolon, space, carriageReturn = []byte(":"), []byte(";"), []byte(" "), []byte("\r")
 )
 
-// readHead reads up to the body. Responses without a length are rejected; Go's servers always send
-// one.
+// readHead reads up to the body. It returns an error if the length is missing, because it is always
+// set by servers in Go.
 func (c *client) readHead() error {
 	line, err := c.line()
 	if err != nil {
@@ -332,8 +332,8 @@ func (c *client) next() ([]byte, error) {
 	return piece, nil
 }
 
-// nextChunk reads the line end after the previous chunk and the size of the next. After the last
-// chunk, whose size is 0, it reads to the end of the response.
+// nextChunk reads the line end after the previous chunk and the size of the next. It reads the rest
+// of the response if this was the last chunk.
 func (c *client) nextChunk() error {
 	line, err := c.line()
 	if err == nil && len(line) == 0 {
@@ -358,7 +358,8 @@ func (c *client) nextChunk() error {
 	return nil
 }
 
-// line returns the next line without its end. It is valid until the next call.
+// line returns the next line of the response without the trailing newline. It is valid until the
+// next call.
 func (c *client) line() ([]byte, error) {
 	for seen := 0; ; {
 		if i := bytes.IndexByte(c.in[c.at+seen:c.end], '\n'); i >= 0 {

@@ -212,8 +212,8 @@ func TestItemsAreNamedAsTheyWereMade(t *testing.T) {
 	}
 }
 
-// TestRequestAllocatesNothing checks that requests make no garbage, so that no collector disturbs a
-// measurement.
+// TestRequestAllocatesNothing checks that requests do not allocate memory, because a garbage
+// collection would affect the measurements.
 func TestRequestAllocatesNothing(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -227,7 +227,7 @@ func TestRequestAllocatesNothing(t *testing.T) {
 		}
 		defer conn.Close()
 		answer := []byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1024\r\n\r\n" + strings.Repeat("x", 1024))
-		for in := make([]byte, 4096); ; { // each request is smaller and arrives in one piece
+		for in := make([]byte, 4096); ; { // the requests are smaller and arrive in one piece
 			if _, err := conn.Read(in); err != nil {
 				return
 			}

@@ -1,8 +1,8 @@
 package main
 
-// This file compares servers on one etcd: apilet with kube-apiserver, and apilet on etcd with
-// apilet on a file. Each kind has its own prefix, so that it does not receive the other's writes.
-// docs/scale.md quotes the printed tables.
+// This file compares apilet with kube-apiserver on the same etcd, and with an apilet that uses a
+// file. The servers use different prefixes and do not receive each other's writes. The tables are
+// copied to docs/scale.md.
 
 import (
 	"bytes"
@@ -33,7 +33,7 @@ const (
 	pacedWriters             = 16
 )
 
-// An aimed case has a ratio to reach; 0 means none.
+// An aimed case has a target ratio. If aim is zero, there is no target.
 type aimed struct {
 	measurement
 	aim float64
@@ -60,8 +60,8 @@ var besideAFile = []aimed{
 	{measurement{"LIST of 5,000 at 0", "objects/s", "more", lists(cached)}, 1},
 }
 
-// besideAWriter runs a case while a client writes every five milliseconds to an object that the
-// case does not read.
+// besideAWriter runs a case while another client writes to a different object every five
+// milliseconds.
 func besideAWriter(run func(context.Context, *server, time.Duration) (float64, error)) func(context.Context, *server, time.Duration) (float64, error) {
 	return func(ctx context.Context, s *server, length time.Duration) (value float64, err error) {
 		writing, stop := context.WithCancel(ctx)
@@ -125,15 +125,15 @@ func compareOnEtcd(ctx context.Context, rounds int, length time.Duration, object
 	return nil
 }
 
-// named returns the cases whose names contain a word.
+// named returns all cases with the given word in their names.
 func named(cases []aimed, word string) []aimed {
 	return slices.DeleteFunc(slices.Clone(cases), func(c aimed) bool { return !strings.Contains(c.name, word) })
 }
 
-// A spending is the processor time for one unit of a case, in microseconds.
+// A spending contains the CPU time in microseconds for a unit of a case.
 type spending struct{ server, etcd float64 }
 
-// table runs cases on both servers in turn and prints the medians and the costs.
+// table runs the cases on both servers and prints the medians and the CPU time.
 func (s *stage) table(ctx context.Context, title string, a, b *program, cases []aimed, rounds int, length time.Duration) error {
 	fmt.Printf("\n%s\n%-38s%12s%16s%8s%6s   µs of processors: %8s%16s%12s%8s\n", title, "", a.kind, b.kind, "ratio", "aim", a.kind, b.kind, "etcd under", "either")
 	for _, c := range cases {
@@ -177,7 +177,7 @@ func (s *stage) priced(ctx context.Context, p *program, c measurement, length ti
 	return value, spending{float64((after[0] - before[0]).Microseconds()) / count, float64((after[1] - before[1]).Microseconds()) / count}, err
 }
 
-// clocks returns the processor times of a server and of etcd.
+// clocks returns the CPU time used by the server and by etcd.
 func (s *stage) clocks(p *program) (now [2]time.Duration, err error) {
 	if now[0], err = cpu(p.pids...); err == nil {
 		now[1], err = cpu(s.etcd.cmd.Process.Pid)
@@ -199,8 +199,8 @@ func quantile(all []float64, share float64) float64 {
 	return sorted[min(int(share*float64(len(sorted))), len(sorted)-1)]
 }
 
-// fileTable compares apilet with a server that has the same objects in its own file. kube-apiserver
-// is stopped meanwhile.
+// fileTable compares apilet on etcd with an apilet that stores the same objects in a file.
+// kube-apiserver is stopped in the meantime.
 func (s *stage) fileTable(ctx context.Context, apilet, kube *program, rounds int, length time.Duration, objects int) error {
 	kube.kill()
 	alone, err := s.startApilet(ctx, false)
@@ -345,7 +345,7 @@ func pacedCount(length time.Duration) int {
 
 // ---- Many objects
 
-// many fills both prefixes and measures memory, bytes and restarts.
+// many creates the objects and measures the memory, the size, and the time of a restart.
 func (s *stage) many(ctx context.Context, apilet, kube *program, rounds int) error {
 	bytes, followed, err := s.fill(ctx, apilet, kube)
 	if err != nil {
@@ -403,8 +403,8 @@ func (s *stage) many(ctx context.Context, apilet, kube *program, rounds int) err
 }
 
 // fill writes objects directly into etcd below both prefixes, in each server's encoding. It returns
-// the bytes of an object in etcd, and the processor time in microseconds that a server needs to
-// follow one of the writes.
+// the size of an object in etcd, and the CPU time in microseconds that is used by a server to
+// process one of the writes.
 func (s *stage) fill(ctx context.Context, servers ...*program) (bytes, followed map[*program]float64, err error) {
 	client, err := s.client()
 	if err != nil {
@@ -494,10 +494,10 @@ func (p *program) sees(ctx context.Context, objects int) error {
 	}
 }
 
-// restarted contains the costs of a start with many objects.
+// restarted holds the results of a restart with a large number of objects.
 type restarted struct {
-	// seconds until the server was ready, until it had listed all objects, and of processor time
-	// until then
+	// time in seconds until the server is ready, until it has listed all objects, and the CPU time
+	// used
 	ready, took, spent float64
 	heard              float64 // bytes received from etcd
 }
@@ -542,7 +542,7 @@ const (
 	sentBytes = "etcd_network_client_grpc_sent_bytes_total"
 )
 
-// atRest returns the memory for each of many watchers that receive no events, in KiB.
+// atRest returns the memory in KiB that is used by an idle watch.
 func (p *program) atRest(ctx context.Context) (float64, error) {
 	before, err := p.memory()
 	if err != nil {
@@ -558,9 +558,9 @@ func (p *program) atRest(ctx context.Context) (float64, error) {
 	return (after - before) * 1024 / manyWatchers, err
 }
 
-// passedOver returns the processor time for an event at a watcher whose selector excludes it, in
-// microseconds. It is the time for writes with many such watchers, minus the time for the same
-// writes without watchers.
+// passedOver returns the CPU time in microseconds for an event that is excluded by the selector of
+// a watch. It is the time for writes with many such watchers, minus the time for the same writes
+// without watchers.
 func (p *program) passedOver(ctx context.Context, length time.Duration) (float64, error) {
 	spend := func() (time.Duration, error) {
 		before, err := cpu(p.pids...)
@@ -586,7 +586,7 @@ func (p *program) passedOver(ctx context.Context, length time.Duration) (float64
 	return float64((beside - alone).Microseconds()) / float64(pacedCount(length)*manyWatchers), err
 }
 
-// watchers opens many watches of a list, starting now. They run until end is called.
+// watchers opens a large number of watches of the list. They run until end is called.
 func (p *program) watchers(ctx context.Context, path, query string) (end func(), err error) {
 	open := make([]*client, manyWatchers)
 	for i := range open {
@@ -614,7 +614,7 @@ func (p *program) watchers(ctx context.Context, path, query string) (end func(),
 	})
 }
 
-// replica prints the size of apilet's file, and the time that it takes to fill an empty one.
+// replica prints the size of the replica and how long it takes to fill an empty one.
 func (s *stage) replica(ctx context.Context, p *program) error {
 	var path string
 	for i, arg := range p.args {

@@ -1,8 +1,8 @@
 package main
 
-// This file measures etcd alone: the number of writes, and the cost of many servers that follow all
-// writes, read the current revision, or request the watch's progress. A client of etcd with its own
-// connection stands for each server.
+// This file measures the performance of etcd: the number of writes, and the cost of servers that
+// watch all writes, read the current revision, or request the progress of the watch. It uses
+// clients of etcd with separate connections instead of servers.
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// alone prints etcd's performance without a server, for the Txns that each kind of server writes.
+// alone measures the transactions of both servers without running a server.
 func (s *stage) alone(ctx context.Context, length time.Duration) error {
 	client, err := s.client()
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *stage) client() (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: []string{s.etcdURL}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
 }
 
-// followers prints etcd's work with one follower, ten, and a hundred.
+// followers measures etcd with one, ten and a hundred followers.
 func (s *stage) followers(ctx context.Context, length time.Duration) error {
 	fmt.Printf("\n%-24s%16s%12s%12s%16s%14s%12s%20s\n", "servers that follow", "µs for a write", "p50, ms", "p99, ms", "newest reads/s", "µs for one", "p99, ms", "µs for a progress")
 	for _, n := range []int{1, 10, 100} {
@@ -160,8 +160,8 @@ func (f *follower) heard() []float64 {
 	return f.delays
 }
 
-// writePaced writes values of one kilobyte at a fixed rate. Each value starts with the time at
-// which it was sent.
+// writePaced writes 1 KiB values to etcd at a fixed rate. The first bytes of each value contain the
+// time when it was sent.
 func writePaced(ctx context.Context, client *clientv3.Client, prefix string, length time.Duration) (int, error) {
 	const writers = pacedWriters / 2
 	return pacedCount(length) / 2, together(writers, func(of int) error {

@@ -1,5 +1,5 @@
-// Bench measures Kubernetes API servers from outside, over HTTP. It measures one server, or two in
-// turn, so that other work of the machine affects both.
+// Bench measures Kubernetes API servers from outside, over HTTP. If there are two servers, it
+// alternates between them so that other processes affect both of them.
 //
 //	go run ./testdata/programs/bench apilet=http://localhost:8080
 //	go run ./testdata/programs/bench -rounds 5 -svg ratios.svg \
@@ -8,15 +8,14 @@
 //	ETCD=etcd KUBE_APISERVER=kube-apiserver APILET=./apilet go run ./testdata/programs/bench -etcd
 //
 // A server is NAME=URL, followed by token= and pid= (one PID, or several joined by +) after commas.
-// Certificates are not checked, so use it only for your own servers. Each case runs for a while on
-// one server, then on the next, and again in each round. The table contains the medians, the first
-// server's ratio to the second, and the processor time that this program itself used for each
-// counted unit, because it shares the processors with the servers (client.go). The program works in
-// its own namespaces and deletes them. cases.go describes each case. Wrong answers are printed and
-// not counted.
+// Certificates are not checked, so use it only for your own servers. In each round, every case is
+// run on both servers. The table contains the medians, the first server's ratio to the second, and
+// the processor time that this program itself used for each counted unit, because it shares the
+// processors with the servers (client.go). The program creates its own namespaces and deletes them
+// at the end. The cases are described in cases.go. Wrong answers are printed and not counted.
 //
-// With -etcd it starts etcd and the servers itself and prints several tables, which docs/scale.md
-// explains (cluster.go). The environment names the three programs.
+// If -etcd is set, the program starts etcd and the servers. It prints several tables that are
+// explained in docs/scale.md (cluster.go). The environment names the three programs.
 package main
 
 import (
@@ -31,7 +30,7 @@ import (
 	"time"
 )
 
-// A result contains the values of the rounds of one case on each server.
+// A result contains the values of a case for each server and round.
 type result struct {
 	name, unit string
 	better     string // "more" or "less"
@@ -135,7 +134,7 @@ func (r result) median(i int) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// ratio returns how many times better the first server is.
+// ratio returns how much better the first server is than the second.
 func (r result) ratio() float64 {
 	a, b := r.median(0), r.median(1)
 	if r.better == "less" {

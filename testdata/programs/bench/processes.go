@@ -1,7 +1,6 @@
 package main
 
-// This file starts the processes for the comparison on one etcd: etcd, and servers that use it.
-// Each process has its own directory.
+// This file starts etcd and the servers for the comparison. Each process has its own directory.
 
 import (
 	"context"
@@ -66,10 +65,10 @@ func (p *program) kill() {
 	}
 }
 
-// ready waits until the server reports that it is ready.
+// ready waits until the server is ready.
 func (p *program) ready(ctx context.Context) error { return p.answers(ctx, "/readyz") }
 
-// lists waits until the server lists ConfigMaps from its memory or its file.
+// lists waits until the server can list ConfigMaps from memory or from a file.
 func (p *program) lists(ctx context.Context) error {
 	return p.answers(ctx, "/api/v1/namespaces/default/configmaps?resourceVersion=0")
 }
@@ -101,7 +100,7 @@ func (p *program) answers(ctx context.Context, path string) error {
 	}
 }
 
-// A stage contains the directory, the programs that run there, and etcd's address.
+// A stage contains the directory, the running programs, and the address of etcd.
 type stage struct {
 	dir      string
 	paths    map[string]string // paths of the three programs
@@ -168,7 +167,7 @@ func (s *stage) run(kind, path, url string, args ...string) (*program, error) {
 	return p, p.start()
 }
 
-// startEtcd starts a member that syncs its log, as in production.
+// startEtcd starts a member with fsync, as in production.
 func (s *stage) startEtcd(ctx context.Context) (err error) {
 	url, peer := "http://"+freeAddress(), "http://"+freeAddress()
 	s.etcdURL = url
@@ -187,7 +186,7 @@ func (s *stage) startEtcd(ctx context.Context) (err error) {
 	return err
 }
 
-// startKube starts a kube-apiserver with the flags of a typical cluster, as far as they affect its
+// startKube starts a kube-apiserver with flags that are typical for a cluster and may affect the
 // performance.
 func (s *stage) startKube(ctx context.Context) (*program, error) {
 	_, port, _ := net.SplitHostPort(freeAddress())
@@ -234,7 +233,7 @@ func (s *stage) etcdSays(ctx context.Context, path string) (string, error) {
 	return string(text), err
 }
 
-// etcdCounter returns the sum of one of etcd's metrics.
+// etcdCounter returns the value of a metric of etcd, summed over all labels.
 func (s *stage) etcdCounter(ctx context.Context, name string) (sum float64, err error) {
 	text, err := s.etcdSays(ctx, "/metrics")
 	for line := range strings.Lines(text) {

@@ -1,6 +1,6 @@
 package main
 
-// This file describes a measured server: how to reach it, and the objects of the cases.
+// This file defines the servers and the objects that are used by the cases.
 
 import (
 	"context"
@@ -32,9 +32,9 @@ type server struct {
 	prefix      string // prefix of all paths
 	headers     string // headers of all requests
 	pids        []int
-	spent       effort // of this program, in the last measurement
+	spent       effort // CPU time of this program during the last measurement
 	namespace   string
-	// paths of the objects that are written, and of the objects that are read
+	// paths of the objects for writes and for lists
 	own, listed string
 	few         string // path of a namespace with a typical number of objects
 	objects     int    // in the namespace NAMESPACE-list
@@ -99,12 +99,12 @@ func appendConfigMap(b, name []byte, version int64) []byte {
 	return append(b, `"}}`...)
 }
 
-// namespaces returns the namespaces that the cases use.
+// namespaces returns the names of the namespaces that are used by the cases.
 func (s *server) namespaces() []string {
 	return []string{s.namespace, s.namespace + "-list", s.namespace + "-few"}
 }
 
-// prepare creates the namespaces, and the objects for the lists.
+// prepare creates the namespaces and the objects for the lists.
 func (s *server) prepare(ctx context.Context, objects int) error {
 	s.objects = objects
 	for _, namespace := range s.namespaces() {

@@ -1,5 +1,5 @@
-// Elephant lets one user send as many requests as possible over many connections, and other users a
-// few, and prints the number of served requests of each.
+// Elephant compares one user who sends requests over many connections with other users who send
+// only a few. It prints how many requests of each user were served.
 //
 //	go run ./testdata/programs/elephant http://localhost:8080
 //	go run ./testdata/programs/elephant -connections 64 -mice mouse-1,mouse-2 -for 5s http://localhost:8080
@@ -9,7 +9,7 @@
 // lists all ConfigMaps with a selector that matches nothing, which costs much time in the server
 // and little in this program, and it ignores Retry-After. With -create it creates ConfigMaps with
 // dry run instead. With a slow webhook these requests hold seats without using a processor. A mouse
-// reads one object at most twenty times per second, and waits for each response.
+// reads an object up to twenty times per second and waits for the response.
 package main
 
 import (
@@ -25,12 +25,12 @@ import (
 	"time"
 )
 
-// A user is a simulated user with its results.
+// A user is a simulated user. It also contains the results.
 type user struct {
 	name, path  string
 	body        string // of a POST; "" means a GET
 	connections int
-	pause       time.Duration // between a response and the next request of a connection
+	pause       time.Duration // delay between a response and the next request
 
 	mu      sync.Mutex // guards the fields below
 	asked   int
@@ -72,7 +72,7 @@ func main() {
 	}
 }
 
-// ask sends one request after another until ctx ends. The last one does not count.
+// ask sends requests in a loop until ctx is done. The last one does not count.
 func (u *user) ask(ctx context.Context, server string) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}}
 	defer client.CloseIdleConnections()

@@ -1,15 +1,15 @@
 // Extension is an extension API server behind apilet. It serves the type Star of
-// stars.example.com/v1 and keeps its objects in memory. It trusts the user names that a front proxy
-// sends if the proxy's certificate is signed by the authority in the ConfigMap
+// stars.example.com/v1 from memory. It trusts the user names that a front proxy sends if the
+// proxy's certificate is signed by the authority in the ConfigMap
 // kube-system/extension-apiserver-authentication.
 //
 //	go run ./testdata/programs/extension -server http://127.0.0.1:8080 > extension.yaml 2> extension.log &
 //	kubectl apply -f extension.yaml        a Service that leads here, and the APIService that names it
 //	kubectl create -f star.yaml            {apiVersion: stars.example.com/v1, kind: Star, metadata: {name: sun}}
 //
-// It is an example of the minimum for such a server: discovery, the verbs of one type, and the
-// authentication of the front proxy. Most extension servers use k8s.io/apiserver, which does all of
-// it (kubernetes/sample-apiserver).
+// It shows what is required for an extension API server: discovery, the verbs of a type, and
+// authentication of the front proxy. Most extension API servers are based on k8s.io/apiserver,
+// which implements all of this (kubernetes/sample-apiserver).
 package main
 
 import (
@@ -101,8 +101,8 @@ func makeCertificate() (pair tls.Certificate, authority []byte, err error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), err
 }
 
-// believes checks that a request comes from the front proxy. Its certificate must be signed by the
-// published authority and have a published name.
+// believes checks that the request was sent by the front proxy. Its certificate must be signed by
+// the published authority and have a published name.
 func (s *stars) believes(r *http.Request) error {
 	if len(r.TLS.PeerCertificates) == 0 {
 		return errors.New("no certificate")

@@ -1,5 +1,5 @@
-// Faults checks the tests: it plants known faults in the source, one at a time, and fails if the
-// tests do not detect one of them.
+// Faults checks the quality of the tests. It changes the source code and fails if the change is not
+// detected by a test.
 //
 //	go run ./testdata/programs/faults                 # all faults of testdata/faults/table.txt
 //	go run ./testdata/programs/faults -run '^store-'  # some of them
@@ -9,8 +9,8 @@
 // is an error, because it proves nothing about the tests. An entry that is marked as equivalent
 // must survive.
 //
-// Exit code 1 means that a fault survived, that an equivalent one was killed, that an entry no
-// longer fits its file, or that the tests fail without a fault.
+// The exit code is 1 if a fault survives, an equivalent fault is killed, an entry does not match
+// the source, or the tests fail without a fault.
 package main
 
 import (

@@ -48,8 +48,8 @@ func TestPlantWantsTheOldTextOnce(t *testing.T) {
 	}
 }
 
-// TestRunFindsSurvivors plants faults in a separate module: two that its test detects and one that
-// it does not.
+// TestRunFindsSurvivors plants three faults in a separate module. One of them is not detected by
+// the tests.
 func TestRunFindsSurvivors(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
@@ -72,8 +72,8 @@ func TestRunFindsSurvivors(t *testing.T) {
 	}
 }
 
-// TestTableFitsTheSources checks that each entry's old text occurs once in its file, and that its
-// test exists.
+// TestTableFitsTheSources checks that the old text of each entry is found exactly once in its file,
+// and that the test exists.
 func TestTableFitsTheSources(t *testing.T) {
 	const root = "../../.."
 	text, err := os.ReadFile(filepath.Join(root, tableFile))

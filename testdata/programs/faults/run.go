@@ -15,13 +15,14 @@ import (
 	"time"
 )
 
-// maxRun is the value of -test.timeout. A fault that makes the tests hang is killed by it.
+// maxRun is the value of -test.timeout. If a fault causes the tests to hang, it is killed by the
+// timeout.
 const maxRun = 10 * time.Minute
 
 // A runner builds and runs the tests.
 type runner struct {
 	root, work string
-	tests      string // replaces the tests of all entries; "" keeps them
+	tests      string // if not empty, it replaces the tests of all entries
 	faults     []*fault
 
 	killed, survived int
@@ -65,14 +66,14 @@ func (r *runner) packages() (groups [][]*fault) {
 	return groups
 }
 
-// A testBinary has the tests of one package.
+// A testBinary contains the tests of a package.
 type testBinary struct {
 	path string
 	deps []string // directories of its packages
 }
 
-// checkSound builds and runs the tests of a group without a fault, because a test that fails anyway
-// detects nothing.
+// checkSound builds and runs the tests of a group without a fault, because a fault is not detected
+// by tests that always fail.
 func (r *runner) checkSound(of []*fault) (sound *testBinary, err error) {
 	sound = &testBinary{path: filepath.Join(r.work, "sound.test")}
 	deps, err := r.command(r.root, nil, "go", "list", "-test", "-deps", "-f", "{{.Dir}}", of[0].dir)
@@ -96,7 +97,7 @@ func (r *runner) checkSound(of []*fault) (sound *testBinary, err error) {
 
 func (r *runner) testsOf(f *fault) string { return cmp.Or(r.tests, f.tests) }
 
-// try plants one fault. by is the first test that fails.
+// try plants a fault. by is the name of the first test that fails.
 func (r *runner) try(f *fault, sound *testBinary) (verdict, by string, err error) {
 	source, err := os.ReadFile(filepath.Join(r.root, f.file))
 	if err != nil {
@@ -137,7 +138,7 @@ func (r *runner) try(f *fault, sound *testBinary) (verdict, by string, err error
 	return "", "", fmt.Errorf("survived %s %s", f.dir, r.testsOf(f))
 }
 
-// writeOverlay returns the path of an overlay file in which one source file has another text.
+// writeOverlay writes an overlay file that replaces the text of a source file. It returns the path.
 func (r *runner) writeOverlay(file, text string) (string, error) {
 	faulty, overlay := filepath.Join(r.work, "faulty.go"), filepath.Join(r.work, "overlay.json")
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(r.root, file): faulty}})
@@ -153,12 +154,13 @@ func (r *runner) build(f *fault, overlay, binary string) error {
 	return nil
 }
 
-// execute runs a test binary in its package's directory, as go test does.
+// execute runs a test binary in the directory of the package, like go test.
 func (r *runner) execute(f *fault, binary, overlay, tests string) ([]byte, error) {
 	return r.command(filepath.Join(r.root, f.dir), goFlags(overlay), binary, "-test.failfast", "-test.short", "-test.timeout="+maxRun.String(), "-test.run="+tests)
 }
 
-// goFlags returns the environment in which all go commands use an overlay file; nil if there is none.
+// goFlags returns an environment in which go commands use the overlay file. It returns nil if there
+// is no overlay.
 func goFlags(overlay string) []string {
 	if overlay == "" {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A fault is one entry of the table.
+// A fault is an entry of the table.
 type fault struct {
 	name, file    string
 	oldText, text string   // text replaces oldText, which the file contains exactly once

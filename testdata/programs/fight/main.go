@@ -1,4 +1,4 @@
-// Fight runs two controllers that want different values in one Deployment, like a
+// Fight runs two controllers that set the same field to different values, like a
 // HorizontalPodAutoscaler and a client that applies a manifest with `replicas`. Each reads the
 // object and sets .spec.replicas if the value differs from its own:
 //

@@ -1,5 +1,4 @@
-// Fill creates objects for experiments: ConfigMaps item-0000, item-0001, ... in one namespace of a
-// server.
+// Fill creates the ConfigMaps item-0000, item-0001, ... in a namespace.
 //
 //	go run ./testdata/programs/fill http://localhost:8080           # a thousand
 //	go run ./testdata/programs/fill -n 50 -as alice http://localhost:8080
@@ -53,7 +52,7 @@ func main() {
 	fmt.Printf("%d ConfigMaps %s in namespace %s\n", o.n, verb, o.namespace)
 }
 
-// make sends all requests with a number of clients, until one fails.
+// make sends the requests from several clients until one of them fails.
 func (o *order) make() error {
 	var (
 		next   atomic.Int64
@@ -81,7 +80,7 @@ func (o *order) make() error {
 	return <-failed
 }
 
-// write creates one object, or overwrites it unconditionally.
+// write creates an object or overwrites it without a precondition.
 func (o *order) write(client *http.Client, i int) error {
 	name, version := fmt.Sprintf("item-%04d", i), "1"
 	method, url := http.MethodPost, o.server+"/api/v1/namespaces/"+o.namespace+"/configmaps"

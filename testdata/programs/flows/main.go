@@ -5,10 +5,10 @@
 //	go run ./testdata/programs/flows                                  # starts two small servers, with and without flow control, and compares them
 //	go run ./testdata/programs/flows -server http://127.0.0.1:8080    # uses this server
 //
-// A culprit sends its next request as soon as it gets a response and ignores Retry-After. The other
-// clients send 20 requests per second, or fewer if responses take longer. LISTs have a selector
-// that matches nothing, so that they cost time in the server and not in this program, which shares
-// the machine with it. With -seats the program compares servers with 600 seats and with
+// The culprit ignores Retry-After and sends the next request as soon as it receives a response. The
+// other clients send 20 requests per second, or fewer if responses take longer. LISTs use a
+// selector that does not match any object, because large responses would also slow down this
+// program. With -seats the program compares servers with 600 seats and with
 // --max-requests-inflight=auto (seats.go). It exits with 1 if lease renewals took too long.
 package main
 
@@ -135,10 +135,10 @@ func playAfresh(ctx context.Context, program string, sc scenario) (worst time.Du
 type stage struct {
 	title, url string
 	admin      *http.Client
-	token      string // of an administrator; "" on a plain port
+	token      string // token of an administrator, or "" if the port is not secured
 }
 
-// openStages starts two servers, or uses the given one.
+// openStages starts two servers unless the URL of a server is given.
 func openStages(ctx context.Context, program string) (stages []*stage, closeAll func(), err error) {
 	if *serverURL != "" {
 		return []*stage{{"", strings.TrimSuffix(*serverURL, "/"), &http.Client{}, *token}}, func() {}, nil
@@ -188,7 +188,7 @@ func startWith(ctx context.Context, program, kubeconfig, title string, flags ...
 	return nil, nil, errors.Join(errors.New("the server does not start"), server.Process.Kill())
 }
 
-// ask sends a request as an administrator, who is exempt from flow control. It ignores errors for
+// ask sends a request as an administrator, which is exempt from flow control. It ignores errors for
 // objects that already exist or are already deleted.
 func (st *stage) ask(ctx context.Context, method, path, body string) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, st.url+path, strings.NewReader(body))
@@ -300,13 +300,13 @@ func (st *stage) classes(ctx context.Context) (map[string]string, error) {
 
 // ---- Scenarios
 
-// An actor is a client, or several clients of the same kind.
+// An actor represents one or more clients with the same behavior.
 type actor struct {
 	name        string
 	user        string
 	groups      []string
 	connections int
-	every       time.Duration // interval between the requests of a connection; 0 means no pause
+	every       time.Duration // delay between two requests of a connection. Zero means no delay.
 	script      script
 }
 
@@ -330,7 +330,7 @@ func scenarios() []scenario {
 
 const (
 	calm = 50 * time.Millisecond
-	// the selector of a kubelet for its Pods
+	// selector that is used by a kubelet to watch its Pods
 	selector = "?fieldSelector=spec.nodeName%3Dnode-of-none"
 )
 
@@ -412,8 +412,7 @@ func createDelete(namespace string) script {
 	}
 }
 
-// renew does what client-go's leader election does: a PUT with the resourceVersion of the previous
-// response.
+// renew sends the same requests as the leader election of client-go.
 func renew(kind string, holder int) script {
 	path := fmt.Sprintf("%s/flows-%s-%d", leasesOf(leaseDirs[kind]), kind, holder)
 	return func(_, _ int, revision string) call {
@@ -432,7 +431,7 @@ type outcome struct {
 	mu              sync.Mutex // guards the fields below
 	latencies       []time.Duration
 	refused, failed int
-	failure         int    // the last status code of a failed request
+	failure         int    // status code of the last request that failed
 	schema, level   string // UIDs, replaced by names at the end
 }
 
@@ -503,7 +502,7 @@ func (st *stage) act(ctx context.Context, client *http.Client, a actor, connecti
 		pause := time.Until(start.Add(a.every))
 		if got.code < 400 {
 			step, revision = step+1, got.revision
-			// another client may have changed the object meanwhile
+			// the object may have been changed by another client in the meantime
 		} else if revision = ""; a.every == 0 {
 			pause = afterRefusal
 		}
@@ -529,7 +528,7 @@ func (o *outcome) note(got reply, latency time.Duration) {
 	o.level = cmp.Or(got.header.Get("X-Kubernetes-Pf-Prioritylevel-Uid"), o.level)
 }
 
-// A reply is a response without its body.
+// A reply contains the status code and headers of a response.
 type reply struct {
 	code     int
 	header   http.Header
@@ -547,7 +546,7 @@ func (st *stage) send(ctx context.Context, client *http.Client, a actor, c call)
 		return broken
 	}
 	st.authorize(r)
-	if a.user != "" { // otherwise it is the administrator, who is exempt
+	if a.user != "" { // otherwise the client is an administrator, which is exempt
 		r.Header.Set("Impersonate-User", a.user)
 		r.Header["Impersonate-Group"] = a.groups
 	}

@@ -2,17 +2,17 @@ package main
 
 // This file compares numbers of seats: apilet with its default of 600, apilet with
 // --max-requests-inflight=auto, and a kube-apiserver if one is given. All servers store their data
-// on disk and use fsync. Each scenario runs on one server after the other:
+// on disk and use fsync. Each scenario is run on all servers, one after the other:
 //
 //	go run ./testdata/programs/flows -seats -length 4s [-server https://127.0.0.1:6443 -token TOKEN]     # five and a half minutes with three
 //
 // In each scenario culprits send requests without pause, while three leases are renewed and a probe
-// is sent 20 times per second. The culprits' rate of responses is the goodput. The 99th percentiles
-// of the light clients show the effect on other clients. The light clients run in a separate
+// is sent 20 times per second. The culprits' rate of responses is the goodput. The 99th percentile
+// of the light clients shows how other clients are affected. The light clients run in a separate
 // process, because among the goroutines of hundreds of culprits they would wait for this program
 // more than for the server. A server runs all scenarios with pauses between them, so that the
-// number of seats has to follow the change of load. The first five seconds of a scenario do not
-// count.
+// number of seats has to follow the change of load. The results of the first five seconds are
+// ignored.
 
 import (
 	"bytes"
@@ -49,7 +49,7 @@ const (
 
 var trusting = &tls.Config{InsecureSkipVerify: true} // for the server under test, on this machine
 
-// authorize adds the administrator's token, if there is one.
+// authorize adds the token of the administrator to the request.
 func (st *stage) authorize(r *http.Request) {
 	if st.token != "" {
 		r.Header.Set("Authorization", "Bearer "+st.token)
@@ -100,7 +100,7 @@ func createAnew(namespace string) script {
 	}
 }
 
-// playSeats runs each scenario on all servers, one after the other, and prints a row for it.
+// playSeats runs the scenarios on all servers and prints the results.
 func playSeats(ctx context.Context, program string) error {
 	hook := httptest.NewUnstartedServer(http.HandlerFunc(allowSlowly))
 	// about connections that end with their scenario
@@ -187,7 +187,7 @@ func (st *stage) leave() {
 		return
 	}
 	paths := []string{bindings + "/flows", hooks + "/flows"}
-	// the namespaces remain, because kube-apiserver alone does not empty them
+	// the namespaces are not deleted, because this requires kube-controller-manager
 	for _, namespace := range namespaces {
 		paths = append(paths, podsOf(namespace)+"?gracePeriodSeconds=0", "/api/v1/namespaces/"+namespace+"/configmaps")
 	}
@@ -227,14 +227,14 @@ func (st *stage) playSettled(ctx context.Context, sc scenario) ([]*outcome, erro
 	return st.playBeside(ctx, sc)
 }
 
-// A lightOutcome is the result of a light client, as its process reports it.
+// A lightOutcome contains the results of a light client that were reported by its process.
 type lightOutcome struct {
 	Latencies       []time.Duration
 	Failed, Failure int
 }
 
-// playBeside runs a scenario's culprits in this process and the light clients in another. The light
-// clients come first in the result.
+// playBeside runs a scenario's culprits in this process and the light clients in another. The
+// results of the light clients are returned first.
 func (st *stage) playBeside(ctx context.Context, sc scenario) ([]*outcome, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -297,7 +297,7 @@ func seatCells(outcomes []*outcome) string {
 	return cells
 }
 
-// callSlowly configures a webhook that delays creates in one namespace.
+// callSlowly installs a webhook that delays all creates in a namespace.
 func (st *stage) callSlowly(ctx context.Context, hook *httptest.Server) error {
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
 	_, err := st.ask(ctx, "POST", hooks, fmt.Sprintf(`{"metadata":{"name":"flows"},"webhooks":[{"name":"slow.flows.example","sideEffects":"None",

@@ -1,10 +1,10 @@
-// Command kms is the tests' KMS plug-in, for experiments with encryption at rest
-// (docs/administration.md):
+// Command kms is a KMS plug-in that is used by the tests and for experiments with encryption at
+// rest (docs/administration.md):
 //
 //	go run ./testdata/programs/kms -keys kms.keys -socket kms.sock
 //
-// The file contains one key per line, 32 bytes in base64. The first key encrypts, and all keys
-// decrypt.
+// The file contains one key per line, 32 bytes in base64. The first key is used for encryption, and
+// all keys are used for decryption.
 package main
 
 import (

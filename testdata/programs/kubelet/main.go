@@ -1,6 +1,6 @@
-// Kubelet simulates the part of a kubelet that metrics-server uses: /metrics/resource, where a node
-// uses a quarter of a processor and each of its pods a tenth. It prints a Node with its address,
-// and a Pod unless the names of the pods are given.
+// Kubelet simulates a kubelet for metrics-server. It serves /metrics/resource, with a quarter of a
+// CPU for the node and a tenth for each pod. It prints a Node with its address. It also prints a
+// Pod if no names are given.
 //
 //	go run ./testdata/programs/kubelet -cert cert.pem -key key.pem > nodes.json
 //	kubectl create -f nodes.json && kubectl replace --subresource status -f nodes.json
@@ -44,7 +44,7 @@ func main() {
 
 type object = map[string]any
 
-// objects returns a node with 1 processor, and a pod on it.
+// objects returns a node with one CPU and a pod that is bound to it.
 func objects(port int) (node, pod object) {
 	node = object{"apiVersion": "v1", "kind": "Node", "metadata": object{"name": "node-0"}, "status": object{
 		"addresses": []object{{"type": "InternalIP", "address": "127.0.0.1"}}, "daemonEndpoints": object{"kubeletEndpoint": object{"Port": port}},

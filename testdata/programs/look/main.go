@@ -1,12 +1,12 @@
-// Look prints the contents of a data file with bbolt only, without the server's code: the buckets,
-// the revisions, the keys.
+// Look prints the buckets, revisions and keys of a data file. It only uses bbolt and not the code
+// of the server.
 //
 //	go run ./testdata/programs/look apilet.db                  # an overview
 //	go run ./testdata/programs/look -key //configmaps/default/a apilet.db
 //
-// No server may have the file open. The program parses the format that the head of
-// internal/store/store.go describes; if the two disagree, one of them is wrong. With -key it
-// follows one object's chain of versions, like a LIST at an old revision.
+// No server may have the file open. The format is described at the top of internal/store/store.go.
+// If the program disagrees with it, one of them is wrong. If -key is set, it prints all versions of
+// an object by following the chain, like a LIST at an old revision.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// A record is one version of an object. The bucket rev contains it by its revision.
+// A record is a version of an object. It is stored in the bucket rev by its revision.
 type record struct {
 	flags          byte
 	prev, created  uint64
@@ -28,7 +28,7 @@ type record struct {
 	key, json      []byte
 	rev            uint64
 	written        int64  // milliseconds since 1970; 0: unknown
-	author         uint64 // its number in the bucket authors; 0: unknown
+	author         uint64 // ID in the bucket authors, or 0 if unknown
 	damaged, short bool
 }
 
@@ -87,7 +87,7 @@ func overview(tx *bbolt.Tx) error {
 	return nil
 }
 
-// versions prints the versions of a key from the newest to the one that created it.
+// versions prints all versions of a key, starting with the newest.
 func versions(tx *bbolt.Tx, key string) error {
 	state := tx.Bucket([]byte("keys")).Get([]byte(key))
 	if len(state) < 8 {

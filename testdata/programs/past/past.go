@@ -1,13 +1,13 @@
-// Past creates a data file with a long history for experiments with history queries: many changes
-// of Deployments by a few authors, a tenth of them to a single object, distributed over the time
-// before now.
+// Past creates a data file with a long history that can be used to test history queries. The
+// changes are distributed over several authors and a period of time, and a tenth of them are made
+// to the same object.
 //
 //	go run ./testdata/programs/past -changes 1000000 -over 24h past.db
 //	apilet --data past.db --history 0
 //	apilet log deploy --data past.db --since 5m
 //
-// It writes through the server's own store without waiting for the disk. A million changes take
-// half a minute.
+// It uses the store of the server and does not wait for the disk. A million changes take half a
+// minute.
 package main
 
 import (
@@ -43,10 +43,10 @@ func main() {
 	}
 }
 
-// number of concurrent writers; each has its own objects
+// number of concurrent writers. They do not share objects.
 const writers = 10
 
-// A past is a history that is being written.
+// A past holds the state of the history that is being written.
 type past struct {
 	st      *store.Store
 	written atomic.Int64 // number of revisions
@@ -75,7 +75,7 @@ func makePast(path string) (err error) {
 	return errors.Join(append(failed, p.st.File.Db.Sync())...)
 }
 
-// write changes the objects of one writer in turn. The first writer has only one object. A commit
+// write updates the objects of a writer in turn. The first writer has only one object. A commit
 // contains a change of each writer.
 func (p *past) write(w int64) error {
 	newest := map[int64]int64{} // revisions by object
@@ -96,7 +96,7 @@ func (p *past) write(w int64) error {
 	}
 }
 
-// change returns a create, or an update of a revision.
+// change returns a create or an update of the object.
 func change(object, rev, n int64) store.Change {
 	name := fmt.Sprintf("web-%06d", object)
 	head := fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"default","uid":"00000000-0000-4000-8000-%012d","creationTimestamp":"2026-01-01T00:00:00Z","generation":%d,"labels":{"app":%q,"half":"%d"},"resourceVersion":"`,

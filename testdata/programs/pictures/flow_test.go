@@ -1,6 +1,7 @@
 package pictures
 
-// This file draws flow control: a hand dealt from a deck, service by two rules, and lent seats.
+// This file draws the pictures of flow control: a hand of cards, two scheduling rules, and borrowed
+// seats.
 
 import (
 	"context"
@@ -30,7 +31,7 @@ func level(name string, queues, hand, length int32) *flowcontrolv1.PriorityLevel
 				Queuing: &flowcontrolv1.QueuingConfiguration{Queues: queues, HandSize: hand, QueueLengthLimit: length}}}}}
 }
 
-// schema returns a schema that assigns all users to a level, each user as a flow.
+// schema returns a FlowSchema that matches all users and has a flow per user.
 func schema(name, level string) *flowcontrolv1.FlowSchema {
 	return &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: flowcontrolv1.FlowSchemaSpec{
 		PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: level}, MatchingPrecedence: 100,
@@ -118,9 +119,9 @@ const (
 	duration = 100 * time.Millisecond // of each request
 )
 
-// begins returns the time of a client's first request. Afterwards the client sends its next request
-// immediately after each response. No two events, and no reading of the accounts, happen at the
-// same time, because their order would be undefined.
+// begins returns the time when a client sends its first request. Afterwards the client sends its
+// next request immediately after each response. No two events happen at the same time, because
+// their order would be undefined.
 func begins(flow, client int) time.Duration {
 	switch {
 	case flow == 0 && client < seats-1:
@@ -131,7 +132,7 @@ func begins(flow, client int) time.Duration {
 	return uneven + time.Millisecond + time.Duration(2*client+flow)*100*time.Microsecond
 }
 
-// wants returns the number of a flow's requests at a time.
+// wants returns the number of requests of a flow at the given time.
 func wants(flow int, at time.Duration) (n int) {
 	for client := range 2 * seats {
 		if begins(flow, client) <= at {
@@ -141,7 +142,8 @@ func wants(flow int, at time.Duration) (n int) {
 	return n
 }
 
-// A tally contains the seats that two flows held and the scheduler's accounts, in bins.
+// A tally contains the number of seats used by two flows and their accounts in the scheduler, by
+// time.
 type tally struct {
 	seats [2][bins]float64
 	// seat-seconds at the end of each bin; for our rule the lower and the higher account
@@ -229,9 +231,9 @@ func readBooks(t *testing.T, reg *prometheus.Registry, y *tally, at int) {
 	}
 }
 
-// kubernetes runs the scenario with the rule of k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing:
-// virtual time advances by the even share; a queue's tag increases by the duration of its requests,
-// and is never less than the virtual time at the arrival of its first request.
+// kubernetes runs the scenario with the rule of k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing.
+// Virtual time advances by the even share. The tag of a queue is increased by the duration of its
+// requests, and it is at least the virtual time when the first request arrived.
 func kubernetes() *tally {
 	const step, guess = time.Millisecond, .003
 	var (
@@ -286,7 +288,7 @@ func kubernetes() *tally {
 	return &y
 }
 
-// starved returns how long a flow has nearly no seats while both need all seats.
+// starved returns how long a flow has less than half a seat while both flows have waiting requests.
 func (y *tally) starved(flow int) (long time.Duration) {
 	for _, held := range y.seats[flow][uneven/bin:] {
 		if held < 0.5 {

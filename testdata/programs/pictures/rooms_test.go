@@ -1,7 +1,8 @@
 package pictures
 
-// This file draws the packages under internal/, each above all packages that it imports, and the
-// paths of two requests through them. testdata/imports.txt has the imports.
+// This file draws the packages under internal/ and the paths of two requests through them. A
+// package is drawn above all packages that it imports. The imports are listed in
+// testdata/imports.txt.
 
 import (
 	"os"

@@ -1,7 +1,7 @@
 package pictures
 
-// This file draws the store: versions of keys before and after compaction, a list in chunks over
-// changing keys, and the bytes of a record and of a token.
+// This file draws the pictures of the store: the versions of keys before and after a compaction, a
+// list in chunks, and the bytes of a record and a token.
 
 import (
 	"context"
@@ -209,8 +209,7 @@ func drawChunks(t *testing.T) *drawing {
 	return d
 }
 
-// A byteField is a field in a row of boxes. boxes draws them one after another and shortens long
-// ones.
+// A byteField describes a field in a row of boxes.
 type byteField struct {
 	name, value string
 	size        int
@@ -318,7 +317,7 @@ func drawToken(t *testing.T) *drawing {
 	return d
 }
 
-// tokenOf waits for the server's kubeconfig and requests a list of one namespace.
+// tokenOf waits for the kubeconfig of the server and lists the objects of a namespace.
 func tokenOf(t *testing.T, config string) string {
 	var file struct {
 		Clusters []struct{ Cluster struct{ Server string } }

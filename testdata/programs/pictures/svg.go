@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// A drawing collects the elements of a picture. Lengths are in pixels; the origin is at the top
-// left.
+// A drawing collects the elements of a picture. Lengths are measured in pixels. The origin is in
+// the top left corner.
 type drawing struct {
 	width, height int
 	title         string // for screen readers
@@ -66,14 +66,14 @@ func (d *drawing) String() string {
 type plot struct {
 	d          *drawing
 	x, y, w, h float64 // position and size
-	right, top float64 // the maximum values; the minimum values are 0
+	right, top float64 // maximum values; the minimum is always zero
 }
 
 func (p plot) at(x, y float64) [2]float64 {
 	return [2]float64{p.x + x/p.right*p.w, p.y + p.h - y/p.top*p.h}
 }
 
-// axes draws the axes with a mark at each step.
+// axes draws the axes of the plot with a mark at each step.
 func (p plot) axes(stepX, stepY float64, nameX, nameY string) {
 	for v := 0.0; v <= p.right+1e-9; v += stepX {
 		at := p.at(v, 0)

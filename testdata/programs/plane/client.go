@@ -1,7 +1,7 @@
 package main
 
-// This file contains a client for the server: it acts as the administrator of the kubeconfig, uses
-// JSON, and reads metrics.
+// This file implements a client that uses the kubeconfig of the administrator. It sends JSON and
+// reads metrics.
 
 import (
 	"bufio"
@@ -29,8 +29,8 @@ type client struct {
 	http       *http.Client
 }
 
-// readKubeconfig returns a client for a kubeconfig in JSON that contains its credentials. It does
-// not check certificates, because servers are on loopback.
+// readKubeconfig returns a client for a kubeconfig file in JSON. It does not check certificates,
+// because servers are on loopback.
 func readKubeconfig(path string) (*client, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -127,8 +127,8 @@ func (c *client) delete(ctx context.Context, path string) error {
 
 // ---- Metrics
 
-// Calls are the requests that the server has answered. Their durations are Kubernetes' service
-// level indicator, which excludes the time in queues and webhooks.
+// Calls contains the number of requests that were answered by the server. Their durations are
+// Kubernetes' service level indicator, which excludes the time in queues and webhooks.
 type calls struct {
 	durations map[string]histogram // by level, see levelOf
 	busy      float64              // 429 responses
@@ -137,7 +137,7 @@ type calls struct {
 	writes    float64
 }
 
-// A histogram contains, for each bound in seconds, the number of calls that took at most that long.
+// A histogram contains the number of calls that took at most the given number of seconds.
 type histogram map[float64]float64
 
 // levels are the groups of Kubernetes' service level objectives for API calls, with the limit for

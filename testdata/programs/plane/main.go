@@ -1,20 +1,21 @@
-// Plane runs a whole control plane of a thousand nodes on one machine and prints the figures that
-// matter to a cluster's operator.
+// Plane runs the control plane of a cluster with a thousand nodes on a single machine and prints
+// its performance.
 //
 //	KUBE_CONTROLLER_MANAGER=… KUBE_SCHEDULER=… KWOK=… go run ./testdata/programs/plane -nodes 1000 -pods 10000
 //
-// It runs the server with kube-controller-manager, kube-scheduler, and kwok, which simulates the
-// kubelets. All are unmodified release binaries. The program creates nodes and waits until they are
-// Ready. It creates Deployments, each with a Service, and waits until their Pods run. Then it
-// leaves the cluster at rest, with occasional rollouts, and finally deletes the Deployments. It
-// prints the duration of each part, the resources that each program used, and Kubernetes' service
-// level indicators: the durations of API calls by verb and scope, from creation to Running, and
-// from a write to its event.
+// In addition to the server, it runs kube-controller-manager, kube-scheduler, and kwok, which
+// simulates the kubelets. All are unmodified release binaries. The program creates the nodes and
+// waits until they are ready. It creates Deployments with a Service each and waits until all Pods
+// are running. Then it leaves the cluster at rest, with occasional rollouts, and finally deletes
+// the Deployments. It prints the duration of each part, the resources that each program used, and
+// Kubernetes' service level indicators: the durations of API calls by verb and scope, from creation
+// to Running, and from a write to its event.
 //
-// -on lists the servers, which run one after the other. Each gets a column of the table: memory
-// (apilet --ephemeral), disk (apilet), etcd (apilet on its own etcd), kube-apiserver (on its own
-// etcd). APILET, KUBE_APISERVER and ETCD name the programs; without APILET the program builds the
-// checkout. -out keeps logs, a table with a row per second (seconds.csv) and a picture (pods.svg).
+// -on selects the servers that are compared. The columns of the table are memory (apilet
+// --ephemeral), disk (apilet), etcd (apilet on its own etcd), and kube-apiserver (on its own etcd).
+// The programs are set by APILET, KUBE_APISERVER and ETCD. If APILET is not set, the program is
+// built. -out keeps the logs, a table with one row per second (seconds.csv) and a picture
+// (pods.svg).
 package main
 
 import (
@@ -39,9 +40,9 @@ import (
 type settings struct {
 	nodes, pods int
 	size        int // Pods per Deployment
-	// number of watches of a node's Pods, each on its own connection
+	// number of watches for the Pods of a node. Each of them uses a separate connection.
 	kubelets int
-	rest     time.Duration // time at rest, after everything is created
+	rest     time.Duration // idle time after all objects have been created
 	rolls    int           // number of rollouts in that time
 	patience time.Duration // time limit of each part
 	out      string
@@ -103,23 +104,23 @@ func compare(ctx context.Context, s settings, on []string) error {
 	return errors.Join(writeSeconds(filepath.Join(s.out, "seconds.csv"), runs), writePicture(filepath.Join(s.out, "pods.svg"), runs))
 }
 
-// A run is the control plane on one server.
+// A run contains the state of the control plane on a server.
 type run struct {
 	settings
 	name     string // as in -on
 	dir      string
 	client   *client
-	server   []*program // the server, and its etcd if it has one
+	server   []*program // the server and, if it is used, etcd
 	others   []*program // kube-controller-manager, kube-scheduler, kwok
 	seen     *seen
 	parts    []part
 	seconds  []second
 	calls    calls // of the whole run except for the rest
 	atRest   calls
-	watchers int // kubelets' watches that are open at the end
+	watchers int // number of open watches at the end
 }
 
-// A part is one part of the run, with the resources that the programs used in it.
+// A part contains the duration of a phase and the resources that were used.
 type part struct {
 	name string
 	took time.Duration
@@ -208,7 +209,7 @@ func (r *run) await(ctx context.Context, what string, done func() bool) error {
 
 // ---- Objects
 
-// each calls do for 0 to n-1, 16 at a time, and returns the first error.
+// each calls do for the numbers from 0 to n-1 with 16 goroutines. It returns the first error.
 func each(ctx context.Context, n int, do func(int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -274,7 +275,7 @@ func (r *run) makeDeployments(ctx context.Context, n int) error {
 	})
 }
 
-// atRestFor leaves the cluster alone except for the rollouts, which are distributed over the time.
+// atRestFor waits while the cluster is idle, except for the rollouts.
 func (r *run) atRestFor(ctx context.Context, deployments int) error {
 	before, err := r.client.calls(ctx)
 	if err != nil {
@@ -316,8 +317,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// watchNodes opens the watches that kubelets have: each watches the Pods of its node, on its own
-// connection. They run until ctx ends.
+// watchNodes opens the watches that are used by kubelets. Each of them watches the Pods of a node
+// on a separate connection. They run until ctx ends.
 func (r *run) watchNodes(ctx context.Context, background *sync.WaitGroup) error {
 	var mu sync.Mutex // guards r.watchers
 	return each(ctx, r.kubelets, func(i int) error {

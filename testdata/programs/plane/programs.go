@@ -1,6 +1,7 @@
 package main
 
-// This file starts the programs, each with a log, and reads their resource usage from /proc.
+// This file starts the programs and reads their resource usage from /proc. The output of each
+// program is written to a log.
 
 import (
 	"bytes"
@@ -66,7 +67,7 @@ func (r *run) ended() string {
 	return ""
 }
 
-// end stops all programs, the server last.
+// end stops all programs. The server is stopped last.
 func (r *run) end() {
 	for _, p := range append(r.others, r.server...) {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -190,8 +191,8 @@ func (r *run) awaitServer(ctx context.Context) error {
 	}
 }
 
-// beginOthers starts the control plane, with the number of workers and requests that is usual for a
-// cluster of this size, and with one leader.
+// beginOthers starts the control plane without leader election. The number of workers and the rate
+// limits are set for a large cluster.
 func (r *run) beginOthers(authority string) error {
 	clients := []string{"--kubeconfig", r.file("kubeconfig"), "--authentication-kubeconfig", r.file("kubeconfig"), "--authorization-kubeconfig", r.file("kubeconfig"),
 		"--secure-port", "0", "--leader-elect=false", "--kube-api-qps", "5000", "--kube-api-burst", "5000"}
@@ -227,7 +228,7 @@ func freePorts(n int) (ports []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() // closed at the end, so that no port is returned twice
+		defer l.Close() // closed at the end to make sure that all ports are different
 		ports = append(ports, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
 	}
 	return ports, nil
@@ -235,7 +236,7 @@ func freePorts(n int) (ports []string, err error) {
 
 // ---- Resource usage
 
-// A usage contains the resources that processes have used since they started.
+// A usage contains the resources that have been used by processes since they were started.
 type usage struct {
 	cpu     time.Duration
 	anon    int64 // current anonymous memory in bytes
@@ -269,7 +270,7 @@ func usageOf(pid int) (u usage, err error) {
 	if len(fields) < 13 {
 		return u, errors.New("/proc/PID/stat has another form")
 	}
-	for _, field := range fields[11:13] { // utime and stime, in hundredths of a second
+	for _, field := range fields[11:13] { // utime and stime, in units of 10 ms
 		ticks, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {
 			return u, err

@@ -1,7 +1,6 @@
 package main
 
-// This file takes a sample of a run every second, and reports on the runs: a table with a column
-// for each, a table of all seconds, and a picture.
+// This file takes a sample every second and reports the results as tables and as a picture.
 
 import (
 	"context"
@@ -21,8 +20,8 @@ import (
 type second struct {
 	at     time.Duration // since the start of the run
 	counts counts
-	used   []usage // by the server with its etcd, then by each other program
-	file   int64   // size of apilet's data file; 0 without one
+	used   []usage // usage of the server including etcd, then usage of the other programs
+	file   int64   // size of the data file, or 0 if there is none
 }
 
 func (r *run) sample(ctx context.Context) {
@@ -45,7 +44,7 @@ func (r *run) sample(ctx context.Context) {
 	}
 }
 
-// printTable prints a line for each figure, with a column for each run.
+// printTable prints the results of all runs, with one column per run.
 func printTable(w io.Writer, runs []*run) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name string, figure func(*run) string) {
@@ -97,7 +96,7 @@ func (r *run) part(name string) part {
 	return r.parts[at]
 }
 
-// last returns the total resources that a program has used. The memory is the maximum.
+// last returns the resources that were used by a program. The memory is the maximum.
 func (r *run) last(program int) string {
 	var most, anon usage
 	for _, s := range r.seconds {

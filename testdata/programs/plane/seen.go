@@ -1,7 +1,7 @@
 package main
 
-// This file watches nodes and Pods like any other client. It counts them, and measures the time
-// from a Pod's creation until it runs, and from a write to its event.
+// This file watches nodes and Pods like any other client. It counts them and measures how long it
+// takes until a Pod is running and until a write is received as an event.
 
 import (
 	"context"
@@ -40,16 +40,16 @@ type pod struct {
 
 type counts struct{ ready, pods, scheduled, running int }
 
-// Seen is the state that the watches have observed.
+// Seen contains the state that was received from the watches.
 type seen struct {
 	mu    sync.Mutex // guards the fields below
 	ready map[string]bool
 	pods  map[string]*pod
-	// from a Pod's first event until it is Running: while all are created, and at rest
+	// time from the first event of a Pod until it is running
 	starts [2][]time.Duration
-	// from sending a write to its event, in the same two phases
+	// time from sending a write until its event was received
 	delays [2][]time.Duration
-	// from sending a write to its response, in the same two phases
+	// time from sending a write until its response was received
 	writes [2][]time.Duration
 	rest   int // 1 at rest
 }
@@ -170,7 +170,7 @@ func awaitEvent(ctx context.Context, events <-chan string, number string) bool {
 	}
 }
 
-// watch lists a resource and calls see for each object and each event, until ctx ends. It resumes
+// watch lists the resource and calls see for every object and event until ctx is done. It resumes
 // interrupted watches.
 func watch(ctx context.Context, c *client, path string, see func(event string, o *seenObject)) {
 	for version := ""; ctx.Err() == nil; {
