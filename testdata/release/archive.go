@@ -1,7 +1,8 @@
 package main
 
-// This file creates archives with a program, its documentation and the required notices, as .tar.gz
-// or, for Windows, .zip. Files are sorted by name, belong to root, and have the time of the commit.
+// This file creates the archives, which contain a program, its documentation and the licenses. They
+// are .zip files for Windows and .tar.gz files for other systems. Files are sorted by name, belong
+// to root, and have the time of the commit.
 
 import (
 	"archive/tar"
@@ -20,7 +21,7 @@ import (
 	"time"
 )
 
-// A file is a file in an archive. A name that ends with a slash is a directory.
+// A file is a file in an archive. Names of directories end with a slash.
 type file struct {
 	name    string
 	mode    int64
@@ -32,7 +33,7 @@ func sortFiles(files []file) {
 	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
 }
 
-// under returns the files with their names below a directory.
+// under adds a directory to the names of the files.
 func under(folder string, files []file) (moved []file) {
 	for _, f := range files {
 		f.name = path.Join(folder, f.name)

@@ -85,7 +85,8 @@ func (r *release) build(ctx context.Context, t target, f flavour) (build, error)
 	return b, nil
 }
 
-// native returns a program for this machine: one of the release's builds or an additional one.
+// native returns a program that can be run on this machine. It builds the program if it is not part
+// of the release.
 func (r *release) native(ctx context.Context) (build, error) {
 	here := target{runtime.GOOS, runtime.GOARCH}
 	for _, b := range r.builds {

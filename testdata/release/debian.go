@@ -65,7 +65,7 @@ func (r *release) writePackage(b build) error {
 	return writeFile(filepath.Join(r.made, packager.ConventionalFileName(info)), func(w io.Writer) error { return packager.Package(info, w) })
 }
 
-// nfpmArch returns nfpm's name of a build's processor, which is part of the package's name.
+// nfpmArch returns the name of the processor that is used by nfpm in the package name.
 func nfpmArch(b build) string {
 	if b.arch == "arm" {
 		return "arm7" // build.go sets GOARM=7
@@ -73,7 +73,7 @@ func nfpmArch(b build) string {
 	return b.arch
 }
 
-// packaged writes a package's files to a directory and returns their destinations.
+// packaged writes the files of a package to a directory and returns their destinations.
 func (r *release) packaged(b build, stage string) (files.Contents, error) {
 	var contents files.Contents
 	var failed error
@@ -120,8 +120,8 @@ func (r *release) packaged(b build, stage string) (files.Contents, error) {
 
 var execStart = regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/apilet (.*\\\n)*.*\n`)
 
-// packagedUnit returns the unit of a device with the package's program, and with its flags in a
-// file for the administrator.
+// packagedUnit changes the systemd unit to start the program of the package, with flags from a file
+// that can be edited by the administrator.
 func packagedUnit(unit string) (string, error) {
 	if len(execStart.FindAllString(unit, -1)) != 1 {
 		return "", fmt.Errorf("docs/apilet.service does not start /usr/local/bin/apilet in one way")

@@ -1,8 +1,8 @@
 package main
 
 // This file creates the container image from scratch: the program, the notices, a directory for
-// data, and one for temporary files. The result is an OCI layout in a tar file, with one image per
-// Linux platform under the same name, so that each machine uses its own.
+// data, and one for temporary files. The image is an OCI layout in a tar file. It contains an image
+// for each Linux platform, and each machine selects the right one.
 //
 //	skopeo copy --all oci-archive:apilet-v0.1.0-image.tar docker://registry.example.com/apilet:v0.1.0
 //	podman load -i apilet-v0.1.0-image.tar
@@ -106,7 +106,7 @@ func (r *release) image(b build) (v1.Image, error) {
 func (r *release) imageConfig(b build, image v1.Image) *v1.ConfigFile {
 	c, err := image.ConfigFile()
 	if err != nil {
-		panic(err) // impossible for an image that was created here
+		panic(err) // cannot happen, because the image was created above
 	}
 	c = c.DeepCopy()
 	p := platform(b)

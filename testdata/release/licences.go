@@ -1,8 +1,8 @@
 package main
 
-// This file collects the notices that must accompany a program. For each package in it, these are
-// the license files in the package's directory and in its parents up to the module's root. A module
-// without a license, or with an unknown one, fails the release.
+// This file collects the notices that must accompany a program. It looks for license files in the
+// directory of each package and in its parent directories within the module. The release fails if a
+// module has no license or if its license is not known.
 
 import (
 	"cmp"
@@ -19,8 +19,8 @@ import (
 	"github.com/google/licenseclassifier/v2/assets"
 )
 
-// known lists the accepted licenses by their SPDX names. They only require that their text is
-// included.
+// known lists the accepted licenses by their SPDX names. They have no conditions except that the
+// text must be included.
 var known = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
 
 var noticeFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)(\.(txt|md|[a-z]*libyaml))?$`)
@@ -29,10 +29,10 @@ var noticeFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)(\.
 type notices struct {
 	modules map[string]*module // by path@version
 	reader  *classifier.Classifier
-	told    map[string][]string // licenses by text; most modules have the same text
+	told    map[string][]string // licenses by text, because most modules use the same text
 }
 
-// A module is a module with its notices.
+// A module contains the license files of a module.
 type module struct {
 	name     string            // path@version
 	texts    map[string]string // by file name in the module
@@ -107,7 +107,8 @@ func (n *notices) add(name, root, folder string) error {
 	return nil
 }
 
-// licencesIn returns the licenses in a text. References to a license, as in a NOTICE, do not count.
+// licencesIn returns the licenses in a text. A NOTICE file that only refers to a license is
+// ignored.
 func (n *notices) licencesIn(text string) []string {
 	names, ok := n.told[text]
 	if ok {
@@ -143,8 +144,8 @@ func (n *notices) sorted() []*module {
 	return slices.SortedFunc(maps.Values(n.modules), func(a, b *module) int { return cmp.Compare(a.name, b.name) })
 }
 
-// text returns the notices file: a table of modules, then each text once, with the modules that use
-// it.
+// text returns the content of the file: a table of all modules, followed by the texts of the
+// licenses.
 func (n *notices) text(own string) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apilet: %s\n\nIt contains the following modules, each under the licences beside it. Their texts and notices follow.\n\n", own)

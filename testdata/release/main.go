@@ -38,11 +38,11 @@ type options struct {
 	targets    []target // platforms
 	flavours   []flavour
 	maintainer string // of the packages
-	url        string // from which install.sh downloads; empty means that its user says so
+	url        string // URL used by install.sh, or empty if it must be given by the user
 	log        io.Writer
 }
 
-// A release is a release that is being created.
+// A release holds the state of a release while it is created.
 type release struct {
 	options
 	source  string // the clone
@@ -78,7 +78,7 @@ func main() {
 	}
 }
 
-// choose sets targets and flavours from their lists.
+// choose parses the lists of targets and flavours.
 func (o *options) choose(targets, flavours string) error {
 	for _, name := range strings.Split(targets, ",") {
 		t := target{}
@@ -115,7 +115,7 @@ func makeRelease(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(made) // does not exist any more after a success
+	defer os.RemoveAll(made) // does not exist if the release was created
 	r := &release{options: o, work: work, made: made, source: filepath.Join(work, "source")}
 	for _, step := range []struct {
 		what string

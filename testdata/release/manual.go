@@ -66,7 +66,8 @@ func (r *release) writeManual(ctx context.Context) error {
 	return nil
 }
 
-// parseHelp parses a help text. It consists of paragraphs, some of which have a title with a colon.
+// parseHelp parses a help text. The text consists of paragraphs, and some of them have a title that
+// ends with a colon.
 func parseHelp(text string) (h helpText) {
 	paragraphs := strings.Split(text, "\n\n")
 	h.about = paragraphs[0]
@@ -89,7 +90,7 @@ func parseHelp(text string) (h helpText) {
 	return h
 }
 
-// parseFlags parses flags, each followed by indented lines with its description.
+// parseFlags parses the flags and their descriptions, which are indented.
 func parseFlags(body string) (flags [][2]string) {
 	for line := range strings.Lines(body) {
 		line = strings.TrimRight(line, "\n")

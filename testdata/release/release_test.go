@@ -1,9 +1,9 @@
 package main
 
-// This file creates a release of the current commit for one platform, twice and from two
-// directories, and then tests it like a user: it unpacks the archive, the image and the package,
-// starts the programs, and reads the accompanying files. With APILET_RELEASED=FOLDER the archive's
-// files are kept there.
+// This file creates a release of the current commit twice, in different directories, and uses it
+// like an administrator. It unpacks the archive, the image and the package, starts the programs,
+// and reads the other files. starts the programs, and reads the accompanying files. With
+// APILET_RELEASED=FOLDER the archive's files are kept there.
 
 import (
 	"archive/tar"
@@ -269,7 +269,7 @@ func wantAnswers(t *testing.T, kubeconfig string) {
 		t.Fatal("no server in the kubeconfig")
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	// for a server that this test has started
+	// used for a server that was started by this test
 	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
 	answer, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Get(url[1] + "/readyz")
 	must(t, err)
@@ -325,7 +325,7 @@ func wantCompletions(t *testing.T, folder string) {
 	}
 }
 
-// dependencies returns the modules that a program lists.
+// dependencies returns all modules in the build information of the program.
 func dependencies(t *testing.T, program string) map[string]bool {
 	info, err := buildinfo.ReadFile(program)
 	must(t, err)
@@ -487,8 +487,8 @@ func wantPackage(t *testing.T, program, file string) {
 	}
 }
 
-// wantUnit compares the package's unit with that of the documents. Only the start may differ, and
-// none of the hardening options.
+// wantUnit compares the unit of the package with the unit in the documents. The commands may be
+// different, but the options for hardening must be the same.
 func wantUnit(t *testing.T, root string) {
 	settings := func(text string) (lines []string) {
 		for _, line := range strings.Split(strings.ReplaceAll(text, "\\\n", " "), "\n") {

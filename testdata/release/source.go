@@ -1,8 +1,8 @@
 package main
 
-// This file creates the clone to build: the files of one commit and the repository's tags, in a new
-// directory. An ordinary checkout may contain other changes, and the go command does not read the
-// commit from a git worktree.
+// This file clones the repository. The clone contains the files of the commit and all tags. An
+// ordinary checkout may contain other changes, and the go command does not read the commit from a
+// git worktree.
 
 import (
 	"context"

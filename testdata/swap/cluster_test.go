@@ -1,6 +1,6 @@
 package swap
 
-// This file moves a whole cluster: Deployments with constant rollouts, StatefulSets, Jobs,
+// This file moves a whole cluster between the servers. It contains Deployments, StatefulSets, Jobs,
 // CronJobs, and the Guestbooks of an operator. At the end the cluster must contain exactly the
 // objects that were requested last.
 
@@ -122,7 +122,7 @@ func (b *book) prepare(h *hooks) {
 	}
 }
 
-// maximum time until a definition or a webhook takes effect
+// time limit for definitions and webhooks to take effect
 const begins = 90 * time.Second
 
 // until waits until wrong returns no problems. It records the remaining problems after the time
@@ -174,7 +174,7 @@ func (b *book) roll() (judge func() []string) {
 	return func() []string { return b.rolled(last, made) }
 }
 
-// rolled compares the workloads with the last requested ones.
+// rolled checks that the workloads match the last requests.
 func (b *book) rolled(last, made int) (problems []string) {
 	at := b.client
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -236,7 +236,7 @@ func (b *book) rolled(last, made int) (problems []string) {
 	return problems
 }
 
-// operate lets the operator create Guestbooks of many sizes and deletes some of them.
+// operate creates Guestbooks of different sizes for the operator and deletes some of them.
 func (b *book) operate() (judge func() []string) {
 	at := b.client.Resource(guestbooks).Namespace("work")
 	sizes := map[string]int64{}
@@ -279,7 +279,7 @@ func (b *book) operate() (judge func() []string) {
 	}
 }
 
-// hide writes Secrets, which are encrypted, and reads them from both servers.
+// hide writes encrypted Secrets and reads them from both servers.
 func (b *book) hide() {
 	at := b.client.Resource(secrets).Namespace("work")
 	n := 0

@@ -72,7 +72,7 @@ func (w *world) find(question map[string]any) ([]kv, error) {
 	return answer.Kvs, err
 }
 
-// An event is a change of a key.
+// An event describes the change of a key.
 type event struct {
 	Type string
 	Kv   kv

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A story contains an informer's events of a type.
+// A story contains the events that an informer has received.
 type story struct {
 	name     string
 	informer cache.SharedIndexInformer
@@ -112,7 +112,7 @@ func (s *story) judge(sides [2]*side) []string {
 	return problems
 }
 
-// stories starts three informers on the current server. Two of them use Go types and protobuf.
+// stories starts three informers on the current server. Two of them decode protobuf into Go types.
 func (w *world) stories(when string) []*story {
 	typed := func(addr string) *rest.RESTClient {
 		config := w.config(addr)

@@ -1,6 +1,6 @@
 package swap
 
-// This file leaves both servers idle and counts their writes.
+// This file counts the writes of both servers while they are idle.
 
 import (
 	"context"
@@ -17,14 +17,14 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// written lists the writes of idle servers with their minimum intervals.
+// written lists the expected writes of idle servers and the minimum time between them.
 var written = []struct {
 	key   *regexp.Regexp
 	who   string
 	every time.Duration
 }{
 	{regexp.MustCompile(`^/registry/masterleases/10\.9\.9\.1$`), "kube-apiserver: where it is", 9 * time.Second},
-	// etcd's keep-alive of a lease does not create a revision
+	// the lease is kept alive in etcd without creating a revision
 	{regexp.MustCompile(`^/registry/masterleases/10\.9\.9\.2$`), "apilet: where it is", time.Hour},
 	{regexp.MustCompile(`^/registry/(leases/kube-system|peerserverleases)/apiserver-`), "kube-apiserver: its identity", 9 * time.Second},
 	{regexp.MustCompile(`^compact_rev_key$`), "either: etcd is compacted", 4 * time.Minute},
@@ -51,8 +51,9 @@ metadata: {name: chairs}
 spec: {hard: {count/configmaps: "4", pods: "2"}}
 `
 
-// TestRest restarts both servers in turn until each has processed the other's objects, and then
-// leaves them idle. Writes that are not in the list mean that the servers fight.
+// TestRest restarts the servers in turn until both of them have processed all objects, and then
+// checks that they do not write any more. Writes that are not in the list mean that the servers
+// fight.
 func TestRest(t *testing.T) {
 	w := newWorld(t)
 	length := 30 * time.Second
@@ -62,7 +63,7 @@ func TestRest(t *testing.T) {
 			t.Fatal("REST:", err)
 		}
 	}
-	// objects that both servers manage: a definition, a Service, a quota, a namespace
+	// objects that are updated by both servers: a definition, a Service, a quota, a namespace
 	b := w.book("furniture")
 	things := objects(t, file(t, "clients", "controller", "guestbook.yaml")+furniture)
 	for _, o := range things {
@@ -107,7 +108,7 @@ func TestRest(t *testing.T) {
 	t.Logf("in %v: %s", length, told(changes))
 }
 
-// told returns the number of changes and their keys.
+// told formats the number of changes per key.
 func told(changes map[string]int) string {
 	total := 0
 	var lines []string
@@ -119,7 +120,7 @@ func told(changes map[string]int) string {
 	return fmt.Sprintf("%d changes%s", total, strings.Join(lines, ""))
 }
 
-// changes counts writes by key, from the start of done until length after its end.
+// changes counts the writes by key while done is running and for some time after it has returned.
 func (w *world) changes(length time.Duration, done func()) map[string]int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

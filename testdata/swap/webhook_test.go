@@ -1,7 +1,7 @@
 package swap
 
-// This file contains the webhooks: one adds a mark to created objects, one rejects a forbidden
-// name, and one converts Rockets. They listen on the loopback interface and count their calls.
+// This file implements the webhooks. They add a label, reject an object with a forbidden name, and
+// convert Rockets. They listen on the loopback interface and count their calls.
 
 import (
 	"encoding/json"
@@ -84,8 +84,8 @@ func (h *hooks) judgeOf(r *request) map[string]any {
 	return map[string]any{"allowed": !strings.HasPrefix(r.Name, "forbidden"), "status": map[string]any{"code": 403, "message": "the name is forbidden"}}
 }
 
-// convert converts a Rocket between v1, which has the number of engines, and v1beta1, which has the
-// thrust.
+// convert converts Rockets from v1 to v1beta1 and back. v1 has the number of engines, and v1beta1
+// has the thrust.
 func (h *hooks) convert(r *request) map[string]any {
 	h.converted.Add(1)
 	for _, o := range r.Objects {

@@ -1,8 +1,8 @@
 package swap
 
-// This file contains the clients that use the proxy. Each client records its requests and
-// responses, and reports differences from the stored objects at the end. The result of a request is
-// unknown if its response is lost with the connection; the client then reads the object.
+// This file contains the clients that use the proxy. The clients record their requests and compare
+// the results with the stored objects at the end. If the connection is closed before the response,
+// the client reads the object to find out what happened.
 
 import (
 	"context"
@@ -34,7 +34,7 @@ var (
 	oldRockets  = schema.GroupVersionResource{Group: "fleet.example.com", Version: "v1beta1", Resource: "rockets"}
 )
 
-// A book is a client and its records.
+// A book contains a client and the results of its requests.
 type book struct {
 	w      *world
 	name   string
@@ -80,7 +80,7 @@ func (b *book) ask(what string, request func(context.Context) error) error {
 	}
 }
 
-// each calls do repeatedly until the test is over.
+// each calls do in a loop until the test ends.
 func (b *book) each(pause time.Duration, do func(n int)) {
 	for n := 0; b.w.over.Err() == nil; n++ {
 		do(n)
@@ -96,12 +96,12 @@ func object(apiVersion, kind, name string, more map[string]any) *unstructured.Un
 	return &unstructured.Unstructured{Object: o}
 }
 
-// create creates an object that does not exist.
+// create creates an object. It returns an error if the object already exists.
 func (b *book) create(at dynamic.ResourceInterface, o *unstructured.Unstructured) (made *unstructured.Unstructured, err error) {
 	tries := 0
 	err = b.ask("create "+o.GetName(), func(ctx context.Context) (err error) {
 		tries++
-		// it was created when the response was lost
+		// the object was created, but the response was lost
 		if made, err = at.Create(ctx, o, metav1.CreateOptions{FieldManager: "swap"}); apierrors.IsAlreadyExists(err) && tries > 1 {
 			made, err = at.Get(ctx, o.GetName(), metav1.GetOptions{})
 		}
@@ -156,8 +156,9 @@ func nested(o *unstructured.Unstructured, path ...string) string {
 
 // ---- ConfigMaps ----
 
-// count increments a number in one object with its version as a precondition, and recreates the
-// object after ten increments. All acknowledged writes must be visible afterwards.
+// count increments a number in an object, using the resource version as a precondition. After ten
+// updates the object is deleted and created again. All acknowledged writes must be visible
+// afterwards.
 func (b *book) count(name string) {
 	at := b.client.Resource(configMaps).Namespace("work")
 	var known *unstructured.Unstructured
@@ -181,7 +182,7 @@ func (b *book) count(name string) {
 		_ = unstructured.SetNestedField(next.Object, fmt.Sprint(n), "data", "n")
 		err := b.ask("update", func(ctx context.Context) error {
 			answer, err := at.Update(ctx, next, metav1.UpdateOptions{FieldManager: "swap"})
-			// there is no other writer, so it was updated when the response was lost
+			// the object was updated, but the response was lost; there is no other writer
 			if apierrors.IsConflict(err) {
 				answer, err = at.Get(ctx, name, metav1.GetOptions{})
 			}
@@ -211,7 +212,7 @@ func (b *book) forbidden() {
 	})
 }
 
-// marks looks for objects that the webhook did not see.
+// marks checks that all objects were seen by the webhook.
 func (b *book) marks() {
 	for _, resource := range []schema.GroupVersionResource{configMaps, pods, rockets} {
 		for _, o := range b.list(b.client.Resource(resource)) {
@@ -224,7 +225,7 @@ func (b *book) marks() {
 
 // ---- Two versions ----
 
-// versions writes Rockets in both versions, and reads them in both.
+// versions reads and writes Rockets in both versions.
 func (b *book) versions() {
 	newer, older := b.client.Resource(rockets).Namespace("work"), b.client.Resource(oldRockets).Namespace("work")
 	b.each(100*time.Millisecond, func(n int) {
@@ -263,11 +264,11 @@ func (b *book) versions() {
 const (
 	quotaMaps = 8
 	quotaPods = 5
-	// of ConfigMaps, in a namespace without deletions
+	// maximum number of ConfigMaps in a namespace without deletions
 	quotaFull = 100
 )
 
-// fill creates objects until the quota rejects them, and deletes some occasionally.
+// fill creates objects until the quota is exceeded and sometimes deletes one of them.
 func (b *book) fill(who int) {
 	maps, some := b.client.Resource(configMaps).Namespace("quota"), b.client.Resource(pods).Namespace("quota")
 	var mine []string
@@ -297,7 +298,7 @@ func (b *book) fill(who int) {
 	}
 }
 
-// fillUp creates objects until the quota rejects them. Without deletions no controller lowers the
+// fillUp creates objects until the quota is exceeded. Without deletions no controller lowers the
 // usage, so the quota must never be exceeded.
 func (b *book) fillUp(who int) {
 	at := b.client.Resource(configMaps).Namespace("full")
@@ -315,9 +316,9 @@ func (b *book) fillUp(who int) {
 	b.w.t.Logf("%s: %d made, %d refused", b.name, made, refused)
 }
 
-// measure checks the quota. With deletions, kube-controller-manager lowers the usage to the objects
-// that it has seen, while a create that was charged is still in flight. The quota may therefore be
-// exceeded by one object, with any server. Such cases are counted but are not errors.
+// measure checks the quota. If objects are deleted, kube-controller-manager may reduce the usage
+// while another object is being created. The quota may therefore be exceeded by one object, with
+// any server. Such cases are counted but are not errors.
 func (b *book) measure() {
 	looks, over, most := 0, 0, 0
 	b.each(200*time.Millisecond, func(int) {
@@ -366,7 +367,7 @@ func (b *book) used() (problems []string) {
 
 // ---- Namespaces ----
 
-// rounds creates a namespace with objects, and deletes it.
+// rounds creates a namespace with several objects and deletes the namespace.
 func (b *book) rounds() {
 	b.each(5*time.Second, func(n int) {
 		name := fmt.Sprint("round-", n)
@@ -394,7 +395,8 @@ func (b *book) rounds() {
 	})
 }
 
-// remains returns namespaces that still exist, and keys of deleted namespaces.
+// remains returns the namespaces that have not been deleted and any keys that are left in deleted
+// namespaces.
 func (b *book) remains() (problems []string) {
 	for _, one := range b.list(b.client.Resource(namespaces)) {
 		if strings.HasPrefix(one.GetName(), "round-") {
@@ -434,7 +436,8 @@ func (b *book) ports(who int) {
 	})
 }
 
-// shared returns addresses and ports that two Services share, and IPAddresses without a Service.
+// shared returns addresses and ports that are used by more than one Service, and IPAddresses that
+// do not belong to a Service.
 func (b *book) shared() (problems []string) {
 	owner, ofAddress := map[string]string{}, map[string]string{}
 	for _, s := range b.list(b.client.Resource(services)) {
@@ -471,8 +474,8 @@ func (b *book) shared() (problems []string) {
 
 // ---- Unchanged fields ----
 
-// stay changes a StatefulSet without Pods in three ways. Only one changes its specification and
-// therefore its generation. Another manager's field must keep its owner.
+// stay changes a StatefulSet without Pods in three ways. Only one of them changes the specification
+// and the generation. Another manager's field must keep its owner.
 func (b *book) stay() {
 	at := b.client.Resource(statefulSets).Namespace("work")
 	first, err := b.create(at, object("apps/v1", "StatefulSet", "steady", map[string]any{"spec": map[string]any{"replicas": int64(0), "serviceName": "steady",

@@ -1,8 +1,8 @@
 package swap
 
-// This file sets up the test: etcd, two servers on it behind one address, the programs that use
-// them, and the moves between the servers. Both servers have the same port on two loopback
-// addresses, like kube-apiservers on several machines.
+// This file starts etcd, the servers and the other programs, and moves the clients from one server
+// to the other. Both servers have the same port on two loopback addresses, like kube-apiservers on
+// several machines.
 
 import (
 	"bytes"
@@ -42,7 +42,7 @@ const (
 	token    = "swap"
 )
 
-// A side is one of the two servers.
+// A side represents one of the two servers.
 type side struct {
 	name, addr string
 	server     *apilettest.Server
@@ -148,7 +148,7 @@ func (w *world) config(addr string) *rest.Config {
 	return &rest.Config{Host: "https://" + addr, BearerToken: token, QPS: -1, Dial: (&net.Dialer{}).DialContext, TLSClientConfig: rest.TLSClientConfig{CAData: w.certs.pem}}
 }
 
-// at returns a client for the server at an address.
+// at returns a client of the server with the given address.
 func (w *world) at(addr string) dynamic.Interface {
 	client, err := dynamic.NewForConfig(w.config(addr))
 	if err != nil {
@@ -167,7 +167,7 @@ func (w *world) kubeconfig() string {
 
 // ---- Programs of the cluster ----
 
-// A program is a process that runs as long as the test.
+// A program is a process that is running until the test ends.
 type program struct {
 	name string
 	*apilettest.Server
@@ -222,8 +222,8 @@ func (w *world) cluster() (all []*program) {
 
 // ---- Moves ----
 
-// move switches all clients to the other server. Both are used for a while. Then the old server
-// ends, alternately by SIGTERM and, with its clients still connected, by SIGKILL.
+// move switches all clients to the other server. Both are used for a while. Then the other server
+// is stopped, either by SIGTERM or by SIGKILL.
 func (w *world) move(n int) {
 	old, next := w.sides[0], w.sides[1]
 	w.awake(next)
@@ -242,9 +242,9 @@ func (w *world) move(n int) {
 	time.Sleep(alone)
 }
 
-// awake starts a stopped server. A kube-apiserver may fail: if it starts while Services are
-// created, it may see a Service before its IPAddress, and exits after a minute because it cannot
-// repair that. It is then started again, as its administrator would do.
+// awake starts a stopped server. A kube-apiserver may exit after a minute if Services were created
+// during its start, because it has seen a Service before the IPAddress and cannot repair this. In
+// this case the server is started again.
 func (w *world) awake(s *side) {
 	for tries := 1; !s.server.Process().Running(); tries++ {
 		err := s.server.Run()

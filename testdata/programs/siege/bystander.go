@@ -1,7 +1,7 @@
 package main
 
-// This file implements the other clients of the same server: a user with small requests, an
-// anonymous client, and a probe. The third meter measures how long they wait.
+// This file simulates other clients of the server: a user with small requests, an anonymous client,
+// and a probe. The third meter measures how long they wait.
 
 import (
 	"context"
@@ -15,14 +15,14 @@ const (
 	pause       = 100 * time.Millisecond // between two requests of one bystander
 	calibration = 1500 * time.Millisecond
 	leastBound  = time.Second
-	// a request that takes this many times as long as on the idle server is too slow
+	// limit for the duration of a request, relative to its duration on the idle server
 	slower = 20
 )
 
-// A wait is the result of one request of a bystander.
+// A wait contains the result of a bystander's request.
 type wait struct {
 	took    time.Duration
-	refused bool // the response was a 429 or a 5xx, or there was none
+	refused bool // the status was 429 or 5xx, or there was no response
 }
 
 // Bystanders send requests continuously.
@@ -34,8 +34,8 @@ type bystanders struct {
 	pending map[int]time.Time
 }
 
-// watchBystanders sends requests until ctx ends. It returns after it has measured their latency on
-// the idle server.
+// watchBystanders sends requests until ctx ends. It returns when the latency of the idle server has
+// been measured.
 func watchBystanders(ctx context.Context, s *server) *bystanders {
 	b := &bystanders{pending: map[int]time.Time{}}
 	questions := []struct{ persona, path string }{{"bystander", bystandersPath}, {"passer-by", "/version"}, {"passer-by", "/readyz"}}

@@ -28,7 +28,7 @@ func pick[T any](g *generator, values ...T) T { return values[g.rng.IntN(len(val
 
 const behindPath = "/apis/siege.behind/v1"
 
-// foreign holds the answers of the backend, by the last segment of the path.
+// foreign contains the responses of the backend by the last segment of the path.
 var foreign = map[string]string{
 	"early-hints":  "HTTP/1.1 103 Early Hints\r\nLink: </x>; rel=preload\r\nSet-Cookie: a=b\r\n\r\n" + plainAnswer,
 	"many-hints":   strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 4) + plainAnswer,
@@ -67,7 +67,7 @@ func newBackend() *httptest.Server {
 	}))
 }
 
-// register makes the backend serve the group siege.behind, and waits until it does.
+// register adds the API group siege.behind to the server and waits until it is available.
 func register(s *server, backend *httptest.Server) error {
 	at, err := url.Parse(backend.URL)
 	if err != nil {
@@ -90,7 +90,7 @@ func register(s *server, backend *httptest.Server) error {
 	return errors.New("the server behind is not served")
 }
 
-// behind requests one of the invalid answers of the backend.
+// behind requests one of the invalid responses of the backend.
 func (g *generator) behind(c card) *request {
 	name := pick(g, slices.Sorted(maps.Keys(foreign))...)
 	q := &request{As: "administrator", Method: pick(g, "GET", "GET", "POST", "DELETE"), Path: behindPath + "/things/" + name, Tags: []string{"answer " + name}}
@@ -165,7 +165,7 @@ func (g *generator) emptying(c card) *request {
 	return q
 }
 
-// resuming starts a watch at a revision that is compacted or does not exist yet.
+// resuming starts a watch at a revision that has been compacted or does not exist yet.
 func (g *generator) resuming(c card) *request {
 	k := c.owner.kinds[0]
 	q := &request{As: g.persona(k), Method: "GET", Path: k.collection, Query: [][2]string{{"watch", "true"}, {"resourceVersion", pick(g, "1", "2", "30", "100", "99999999")}, {"timeoutSeconds", "1"}},

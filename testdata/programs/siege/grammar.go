@@ -1,10 +1,9 @@
 package main
 
-// This file generates hostile requests. Each family of requests has a deck of cards: one card for
-// each place in the types' schemas and for each production of the family's grammar. The seed
-// determines the order of the cards, and places that many types share tend to come early. The
-// requests depend on the seed, on the server's OpenAPI documents, and on the requests that the
-// server rejects.
+// This file generates hostile requests. Each family has a deck of cards, with a card for every
+// place in the schemas and every production of the family. The order of the cards is determined by
+// the seed. Places that are used by many types usually come first. The requests depend on the seed,
+// on the server's OpenAPI documents, and on the requests that the server rejects.
 
 import (
 	"cmp"
@@ -18,7 +17,7 @@ import (
 
 const bodyLimit = 3 << 20 // the server's limit for request bodies
 
-// An owner is a type of the schemas, together with the kinds that contain it.
+// An owner is a type in the schemas and the kinds that use it.
 type owner struct {
 	name string
 	// the kinds that contain the type
@@ -34,11 +33,11 @@ type card struct {
 	what  production
 }
 
-// A deck is a list of cards, dealt in order. After the last card it starts again with the first.
+// A deck is a list of cards, dealt in order. It starts over after the last card.
 type deck struct {
 	cards []card
 	next  int
-	tries int // additional attempts for the card that was dealt last
+	tries int // number of times the last card was returned to the deck
 }
 
 // A generator contains the grammar's decks.
@@ -50,8 +49,8 @@ type generator struct {
 	decks    map[string]*deck
 }
 
-// families are the names for -only, in the order in which they start. Each family gets a share of
-// the time.
+// families are the possible values of -only, in the order in which they are started. Each family
+// gets a share of the time.
 var (
 	families = []string{"crowds", "numbers", "depths", "lists", "maps", "strings", "patches", "protobuf", "options", "clients"}
 	shares   = map[string]int{"crowds": 3, "numbers": 2, "depths": 4, "lists": 6, "maps": 4, "strings": 2, "patches": 2, "protobuf": 1, "options": 1, "clients": 4}
@@ -73,8 +72,8 @@ func newGenerator(seed uint64, kinds []*kind, tenants map[*kind]bool, recorded m
 	return g
 }
 
-// again returns the family's last card to the deck, at most twice, so that it is tried with another
-// kind. A rejected request says little about the accepted ones.
+// again returns the last card to the deck so that it is tried again with a different kind, but at
+// most twice. A rejected request does not show whether the same card is accepted for another kind.
 func (g *generator) again(family string) {
 	d := g.decks[family]
 	if d.tries++; d.tries > 2 {
@@ -119,8 +118,8 @@ func ownersOf(kinds []*kind) []*owner {
 	return all
 }
 
-// shuffled returns the cards of a family. It takes turns between the sorts of places, and places
-// that many types share tend to come early.
+// shuffled returns the cards of a family. The sorts of places are used in turn, and places that are
+// used by many types usually come first.
 func (g *generator) shuffled(family string, owners []*owner) []card {
 	turns := map[string][]card{}
 	for _, o := range owners {
@@ -199,7 +198,7 @@ func productions(family, sort string) []production {
 	return nil
 }
 
-// alternatives returns the family's cards that belong to a kind as a whole.
+// alternatives returns the cards that apply to a kind and not to a place in it.
 func alternatives(family string) []func(*generator, card) *request {
 	switch family {
 	case "crowds":
@@ -216,7 +215,7 @@ func alternatives(family string) []func(*generator, card) *request {
 	return nil
 }
 
-// numbers have signs, exponents and digits that do not fit into a machine word.
+// numbers contains values with signs, exponents and digits that do not fit into a machine word.
 var numbers = []production{
 	numeral("huge negative exponent", "1e-2147483648", "0e-16000000", "-1E-999999999", "9e-9223372036854775808"),
 	numeral("huge positive exponent", "1e2147483647", "0e16000000", "-9E999999999", "1e9223372036854775807"),
@@ -278,8 +277,8 @@ func series(order string) production {
 	}}
 }
 
-// numbered returns the name of the element's member that receives the number: "name" if it exists,
-// else the first text, else a literal.
+// numbered returns the name of the member for the number. It prefers the name, then any text, then
+// any literal.
 func numbered(elem *node) string {
 	best := ""
 	for _, m := range elem.Members {
@@ -303,8 +302,8 @@ func pairs(order string) production {
 	}}
 }
 
-// nestings are deep values, and values that are both deep and wide: the innermost one is as wide as
-// the room allows. The first production applies to all places.
+// nestings contains deep values. Some of them are also as wide as possible at the innermost level.
+// The first production applies to all places.
 var nestings = []production{
 	{"deep", func(g *generator, k *kind, at site, room int) *node {
 		n := nest(g, at, literal("1"), []int{100, 900, 9000}[g.rng.IntN(3)])
@@ -341,7 +340,7 @@ func nest(g *generator, at site, innermost *node, depth int) *node {
 	return &node{Kind: "deep", Key: key, Depth: depth, Elem: innermost}
 }
 
-// texts are long and consist of characters that some step may double, quote, split or look up.
+// texts contains long values with characters that may have to be quoted, escaped or split.
 var texts = []production{spelling("a"), spelling("\u0000"), spelling("<"), spelling("."), spelling("/"), spelling("$(A)"), spelling(","), spelling("é"), spelling("%"),
 	spelling("("), spelling("*"), spelling("\n"), spelling("- "), spelling("0.")}
 
@@ -353,8 +352,8 @@ func spelling(unit string) production {
 
 // ---- Requests that write ----
 
-// write puts the card's production at places of its sort in its owner. It uses several places at
-// once if there are several; shrinking later finds the one that matters.
+// write inserts the production at places of the right sort. If several places are available, it
+// uses more than one. The relevant place is found by shrinking the request.
 func (g *generator) write(c card) *request {
 	k := c.owner.kinds[g.rng.IntN(len(c.owner.kinds))]
 	var places []site
@@ -392,8 +391,8 @@ func (g *generator) write(c card) *request {
 	return g.sent(k, object)
 }
 
-// sent returns a request that writes an object by POST, PUT or patch, or writes it and then reads
-// it in another format.
+// sent returns a request that creates or updates the object. It may also read the object in another
+// format.
 func (g *generator) sent(k *kind, object *node) *request {
 	q := &request{As: g.persona(k), Method: "POST", Path: k.collection, ContentType: "application/json", Body: object}
 	if k.part() || k.review() {
@@ -425,7 +424,7 @@ func (g *generator) sent(k *kind, object *node) *request {
 	return q
 }
 
-// form requests the response in one of its formats.
+// form selects the format of the response.
 func (g *generator) form(q *request) {
 	switch g.rng.IntN(6) {
 	case 0, 1:
@@ -437,7 +436,7 @@ func (g *generator) form(q *request) {
 	}
 }
 
-// readBack stores the object of q under a unique name and reads it, by name or in a list.
+// readBack stores the object under a unique name and reads it, either by name or by a list.
 func (g *generator) readBack(k *kind, q *request) *request {
 	metadata := q.Body.get("metadata")
 	metadata.Members = slices.DeleteFunc(metadata.Members, func(m member) bool { return m.Name == "generateName" })
@@ -491,8 +490,8 @@ func (g *generator) copies(c card) *request {
 	return g.patch(c.owner.kinds[0], "application/json-patch+json", spliced(add, again))
 }
 
-// spliced returns a list of the first element and the elements of a series. A series must be the
-// whole body, so the elements are listed one by one.
+// spliced returns a list that contains the first element and the elements of the series. A series
+// must be the whole body, so the elements are listed one by one.
 func spliced(first, rest *node) *node {
 	rest.N = min(rest.N, 9000)
 	l := &node{Kind: "list", Items: []*node{first}, Tags: []string{"copies"}}
@@ -524,7 +523,7 @@ func (g *generator) replacement(c card) *request {
 	return g.patch(c.owner.kinds[0], types[g.rng.IntN(len(types))], body)
 }
 
-// merging patches a long list into an object that already has a long list at that place. The server
+// merging patches an object with a long list that is merged into another long list. The server
 // looks elements up by their merge keys.
 func (g *generator) merging(c card) *request {
 	k := c.owner.kinds[0]
@@ -563,8 +562,8 @@ func (g *generator) merging(c card) *request {
 
 // ---- Protobuf ----
 
-// repeated sends a recorded object many times in one body. In protobuf, repeated fields are
-// concatenated, and of other fields the last value counts.
+// repeated sends the same recorded object several times in the body. In protobuf, repeated fields
+// are concatenated. For other fields, the last value is used.
 func (g *generator) repeated(c card) *request {
 	k := c.owner.kinds[0]
 	raw := objectOf(g.recorded[k])
@@ -575,7 +574,7 @@ func (g *generator) repeated(c card) *request {
 	return g.binary(k, n)
 }
 
-// mutated sends a recorded object in which a few bytes are changed, removed or inserted.
+// mutated sends a recorded object after changing, removing or inserting a few bytes.
 func (g *generator) mutated(c card) *request {
 	k := c.owner.kinds[0]
 	raw := slices.Clone(objectOf(g.recorded[k]))
@@ -670,8 +669,8 @@ func (g *generator) reading(c card) *request {
 	return q
 }
 
-// option returns a value for a parameter. For selectors and for parameters that are not in the
-// table, it generates one.
+// option returns a value for a parameter. If the parameter is not in the table, the value is
+// generated.
 func (g *generator) option(name string) [2]string {
 	if values := options[name]; values != nil {
 		return [2]string{name, values[g.rng.IntN(len(values))]}
@@ -703,7 +702,7 @@ func (g *generator) aside(c card) *request {
 
 // ---- Crowds ----
 
-// crowd makes many connections request one object that is as large as the server allows. The
+// crowd returns a request for a very large object that many connections send at the same time. The
 // connections read the response slowly or not at all, or leave early.
 func (g *generator) crowd(c card) *request {
 	k := c.owner.kinds[0]
@@ -724,8 +723,8 @@ func (g *generator) crowd(c card) *request {
 	return q
 }
 
-// growth returns a create and two patches that together make one object. Each body has nearly the
-// maximum size.
+// growth returns the requests that create the object: a POST followed by two patches. Each body has
+// nearly the maximum size.
 func (g *generator) growth(k *kind) []*request {
 	var places []site
 	for _, at := range k.sites() {

@@ -1,19 +1,18 @@
-// Siege starts a server and sends it generated hostile requests. It needs no list of known attacks,
-// and it runs until its time limit.
+// Siege starts a server and sends it generated hostile requests. It does not use a list of known
+// attacks, and it runs until the time limit is reached.
 //
 //	go run ./testdata/programs/siege                              # ten minutes on a server built from here
 //	go run ./testdata/programs/siege -seed 7 -only lists,numbers  # two families of requests with seed 7
 //	go run ./testdata/programs/siege -replay finding-1.json       # one request, and what it costs
 //
-// The server's OpenAPI documents list the types and the values that are expected at each place
-// (schema.go). A grammar inserts values that the schema does not forbid: numbers with exponents,
-// elements that are all equal or in an expensive order, values that are both deep and wide, and
-// long texts (grammar.go). The requests are sent by a tenant with `edit` in one namespace, a node,
-// an anonymous client, or an administrator. Crowds of connections request one large object and do
-// not read it, and some requests use proxies, aggregated servers and forged names (clients.go).
-// There are four meters (meters.go): processor time and memory, relative to the bytes that were
-// sent, stored and returned; the latency of other clients; and whether the server stops, restarts,
-// and keeps its data (siege.go).
+// The types and the expected values are read from the OpenAPI documents of the server (schema.go).
+// A grammar inserts values that are not forbidden by the schema, e.g. numbers with exponents, equal
+// or badly ordered elements, values that are deep and wide, and long texts (grammar.go). The
+// requests are sent by a tenant with the role `edit`, a node, an anonymous client, or an
+// administrator. Crowds of connections request one large object and do not read it, and some
+// requests use proxies, aggregated servers and forged names (clients.go). The meters (meters.go)
+// check the CPU time and the memory in relation to the size of the request and the response, the
+// latency of other clients, and whether the server keeps running and does not lose data (siege.go).
 //
 // A request that trips a meter is repeated on a fresh server, reduced to the smallest request that
 // still trips it (shrink.go), and printed as a command and a file. Then the siege continues and

@@ -1,7 +1,6 @@
 package main
 
-// This file sends one request, or the requests of a crowd, and reads the meters meanwhile. All
-// limits of the meters are checked in judge.
+// This file sends the requests and reads the meters. All limits of the meters are checked in judge.
 
 import (
 	"bufio"
@@ -23,7 +22,7 @@ import (
 // for a machine that also does other work.
 const (
 	cpuBase = time.Second
-	// bytes sent and read; a list of 3 MiB may have a million elements
+	// bytes that were sent or read. A list of 3 MiB may have a million elements.
 	cpuPerByte     = 4 * time.Microsecond
 	cpuPerAnswered = time.Microsecond
 	// a body of empty elements may decode into 32 MiB of structs, which are also copied
@@ -33,17 +32,17 @@ const (
 	// allows for defaults, managedFields, and indentation, which quadruples the size
 	answerPerByte = 16
 	crowdBase     = 64 << 20
-	perConnection = 3 << 19 // memory for each connection of a crowd, as for a list
-	crowdPerByte  = 4       // for each stored byte, which is read once
+	perConnection = 3 << 19 // memory for each connection, which may hold a part of a list
+	crowdPerByte  = 4       // for each stored byte, because the object is read only once
 
-	// CPU time from which a request is repeated with half its size
+	// if a request uses more CPU time, it is repeated with half its size
 	growthFrom = 500 * time.Millisecond
 	// the maximum ratio of the CPU times for the whole and the half
 	growth      = 3
 	growthSlack = 250 * time.Millisecond // CPU time for the server's other work
-	growthTries = 3                      // repetitions of both before it counts as a finding
+	growthTries = 3                      // number of repetitions before the request is reported
 
-	wallLimit   = 2 * time.Minute // the server's own deadline, plus slack for a busy machine
+	wallLimit   = 2 * time.Minute // the timeout of the server plus extra time for a busy machine
 	watchFor    = 1500 * time.Millisecond
 	crowdFor    = 8 * time.Second // after the last connection
 	answerLimit = 64 << 20        // the rest is not read
@@ -53,13 +52,13 @@ const (
 
 var manners = []string{"never reads", "never reads", "trickles", "leaves"}
 
-// An outcome contains the meters' readings for a request.
+// An outcome contains the values of the meters after a request.
 type outcome struct {
 	code                   int
 	sent, stored, answered int64
 	cpu                    time.Duration
 	memory                 int64 // beyond what the process used before
-	ended                  bool  // the response was complete, or has no end by nature
+	ended                  bool  // the response was complete, or the request was a watch
 	longest                time.Duration
 	beyond, refused        int
 	bound                  time.Duration
@@ -121,9 +120,9 @@ func (s *siege) try(ctx context.Context, q *request) (outcome, []trip) {
 	return o, trips
 }
 
-// grows reports whether a request costs too much compared with its half. A garbage collection or
-// another process may affect only one of the two, so that the minimum of several measurements is
-// compared.
+// grows reports whether the CPU time grows faster than the size of the request. It compares the
+// minimum of several measurements because a garbage collection or another process may affect only
+// one of them.
 func (s *siege) grows(ctx context.Context, q, less *request, o, half outcome) bool {
 	whole, part := o.cpu, half.cpu
 	for range growthTries {
@@ -135,10 +134,11 @@ func (s *siege) grows(ctx context.Context, q, less *request, o, half outcome) bo
 	return whole > growth*part+growthSlack
 }
 
-// A trip is a meter that exceeds its limit.
+// A trip is a meter whose limit was exceeded.
 type trip struct{ meter, why string }
 
-// measure stores the objects that the request needs, sends the request once, and reads the meters.
+// measure sends the request and reads the meters. It first stores the objects that are needed by
+// the request.
 func (s *siege) measure(ctx context.Context, q *request) outcome {
 	for _, b := range q.Before {
 		s.send(ctx, b, nil)
@@ -168,7 +168,7 @@ func (s *siege) measure(ctx context.Context, q *request) outcome {
 	return o
 }
 
-// single sends one request and cancels it when it has cost too much.
+// single sends a request and cancels it if it becomes too expensive.
 func (s *siege) single(ctx context.Context, q *request, body []byte, cpu time.Duration, o *outcome) {
 	ctx, cancel := context.WithTimeout(ctx, wallLimit)
 	defer cancel()
@@ -196,7 +196,7 @@ func (s *siege) single(ctx context.Context, q *request, body []byte, cpu time.Du
 	}
 }
 
-// An answering is a response that is being read.
+// An answering holds the state of a response that is being read.
 type answering struct {
 	bytes     atomic.Int64
 	code      int
@@ -204,8 +204,7 @@ type answering struct {
 	beginning string
 }
 
-// send sends a request, reads and discards the response, and records its progress in a. a may be
-// nil.
+// send sends a request and discards the response. The progress is recorded in a unless it is nil.
 func (s *siege) send(ctx context.Context, q *request, a *answering) {
 	if a == nil {
 		a = &answering{}
@@ -273,8 +272,8 @@ func (s *siege) stored(ctx context.Context, q *request) int64 {
 
 // ---- Crowds ----
 
-// besiege sends the request on q.Connections connections, each in the crowd's manner. It holds them
-// until a bystander suffers or the time is over.
+// besiege sends the request on q.Connections connections, each in the crowd's manner. The
+// connections are kept open until a bystander is affected or the time limit is reached.
 func (s *siege) besiege(ctx context.Context, q *request, body []byte, o *outcome) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -297,7 +296,7 @@ func (s *siege) besiege(ctx context.Context, q *request, body []byte, o *outcome
 	o.ended, o.answered = true, answered.Load()
 }
 
-// join is one connection of a crowd. It returns the number of bytes that it has read.
+// join is one connection of a crowd. It returns the number of bytes that were read.
 func (s *siege) join(ctx context.Context, q *request, body []byte) int64 {
 	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", strings.TrimPrefix(s.server.url, "https://"))
 	if err != nil {

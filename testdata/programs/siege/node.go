@@ -1,7 +1,7 @@
 package main
 
-// This file represents a document as a tree. Its leaves contain repetition counts and orders, so
-// that a document of 3 MiB can be printed in a line, repeated, and halved.
+// This file represents a document as a tree. The leaves contain a repetition count and an order.
+// This makes it possible to print, repeat and halve a document of 3 MiB.
 
 import (
 	"encoding/json"
@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// A node is one value of a document. The fields that are used depend on the kind:
+// A node represents a single value in a document. The meaning of the fields depends on the kind:
 //
 //	object   Members
 //	list     Items
@@ -59,7 +59,8 @@ func parsed(document string) *node {
 	decoder := json.NewDecoder(strings.NewReader(document))
 	decoder.UseNumber()
 	if err := decoder.Decode(&v); err != nil {
-		panic(fmt.Sprintf("%s: %v", document, err)) // an error in one of this program's tables
+		// one of the tables in this program is not valid
+		panic(fmt.Sprintf("%s: %v", document, err))
 	}
 	return treeOf(v)
 }
@@ -212,7 +213,7 @@ func quoted(to []byte, s string) []byte {
 	return append(to, q...)
 }
 
-// nodes returns n and all its descendants, outermost first.
+// nodes returns the node and all of its descendants. The outermost nodes come first.
 func (n *node) nodes() []*node {
 	if n == nil {
 		return nil
@@ -227,7 +228,7 @@ func (n *node) nodes() []*node {
 	return append(all, n.Elem.nodes()...)
 }
 
-// remove deletes the members, items and elements for which drop returns true, with their contents.
+// remove removes all members, items and elements for which drop returns true.
 func (n *node) remove(drop func(*node) bool) {
 	n.Members = slices.DeleteFunc(n.Members, func(m member) bool { return drop(m.Value) })
 	n.Items = slices.DeleteFunc(n.Items, drop)

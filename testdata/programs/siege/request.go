@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// A request describes the request itself, the requests that must come before it, and the
-// connections that send it.
+// A request contains the request, the requests that are sent before it, and the number of
+// connections.
 type request struct {
 	As          string      `json:"as"` // one of personas
 	Method      string      `json:"method"`
@@ -24,14 +24,14 @@ type request struct {
 	Header      [][2]string `json:"header,omitempty"` // sent unchanged
 	Body        *node       `json:"body,omitempty"`
 	Before      []*request  `json:"before,omitempty"`
-	// 0: a single request whose response is read completely
+	// if zero, the request is sent once and the response is read completely
 	Connections int `json:"connections,omitempty"`
-	// how connections behave: never reads, trickles, leaves
+	// behavior of the connections: never reads, trickles, leaves
 	Manner string   `json:"manner,omitempty"`
 	Tags   []string `json:"tags,omitempty"`
 }
 
-// The personas, those with the fewest rights first. Their tokens have this prefix.
+// The personas, sorted by their rights. Their tokens have this prefix.
 var personas = []string{"stranger", "node", "tenant", "administrator"}
 
 const tokenPrefix = "siege-token-of-"
@@ -72,7 +72,7 @@ func (q *request) endless() bool {
 	return slices.ContainsFunc(q.Query, func(p [2]string) bool { return p[0] == "watch" || p[0] == "follow" }) || strings.Contains(q.Path, "/watch/")
 }
 
-// features returns all tags: those of the request, of its options, and of the body.
+// features returns the tags of the request, the options and the body.
 func (q *request) features() []string {
 	all := slices.Clone(q.Tags)
 	for _, p := range q.Query {

@@ -1,8 +1,8 @@
 package main
 
-// This file reads the server's OpenAPI documents: the types, the paths of their objects, the
-// supported methods, and the places of a document with the sort of value that is expected there. It
-// does not depend on the names of types; valid.go does.
+// This file reads the OpenAPI documents of the server. They contain the types, the paths, the
+// supported methods, and the values that are expected in an object. Only valid.go depends on the
+// names of the types.
 
 import (
 	"cmp"
@@ -29,7 +29,7 @@ type schema struct {
 	Values      json.RawMessage    `json:"additionalProperties"` // a schema or a boolean
 	Free        bool               `json:"x-kubernetes-preserve-unknown-fields"`
 	IntOrString bool               `json:"x-kubernetes-int-or-string"`
-	name        string             // the type's name, the last part of its reference
+	name        string             // name of the type, which is the last part of the reference
 }
 
 // A document is an OpenAPI v3 document of one group version.
@@ -47,7 +47,7 @@ type operation struct {
 	Action string                                `json:"x-kubernetes-action"`
 }
 
-// A kind is a type that the server serves at one path.
+// A kind is a type that is served at a certain path.
 type kind struct {
 	apiVersion, name string
 	// the path for POST, with the namespace and the parent's name filled in
@@ -59,11 +59,11 @@ type kind struct {
 	schemas      map[string]*schema // of the document
 }
 
-// A site is a place in the documents of a kind.
+// A site is a place in the objects of a kind.
 type site struct {
 	owner  string   // the type that has the member
 	field  string   // the member's name
-	path   []string // from the root; "0" is a list element
+	path   []string // path from the root. "0" is the element of a list.
 	sort   string   // the expected value: text, number ..., list, map, free
 	schema *schema
 }
@@ -130,7 +130,7 @@ func (k *kind) learnPlaces(d *document, collection string) {
 	slices.Sort(k.subresources)
 }
 
-// resolve follows references, and allOf with one schema.
+// resolve follows references. It also resolves allOf if it contains a single schema.
 func (k *kind) resolve(s *schema) *schema {
 	for range 8 {
 		switch {
@@ -151,7 +151,7 @@ func (k *kind) resolve(s *schema) *schema {
 	return s
 }
 
-// values returns the schema of an object's values, or nil if there is none.
+// values returns the schema of the object's values. It returns nil if the object has no values.
 func (k *kind) values(s *schema) *schema {
 	var v schema
 	if len(s.Values) == 0 || s.Values[0] != '{' || json.Unmarshal(s.Values, &v) != nil {
@@ -160,7 +160,7 @@ func (k *kind) values(s *schema) *schema {
 	return k.resolve(&v)
 }
 
-// sortOf returns the sort of value that is expected at a place.
+// sortOf returns what sort of value is expected by the schema.
 func (k *kind) sortOf(s *schema) string {
 	switch {
 	case s.IntOrString || len(s.OneOf) > 0:
@@ -186,7 +186,8 @@ func (k *kind) sortOf(s *schema) string {
 	return "object"
 }
 
-// sites returns the places in documents of a kind. Each type appears only at its first place.
+// sites returns all places in the objects of a kind. If a type is used several times, only its
+// first place is returned.
 func (k *kind) sites() []site {
 	var all []site
 	seen := map[*schema]bool{}
@@ -212,8 +213,8 @@ func (k *kind) sites() []site {
 	return all
 }
 
-// inside continues below a site: with the members of an object, the elements of a list, or the
-// values of a map. If a map's values are numbers, they are a site of their own.
+// inside walks the members of an object, the elements of a list, or the values of a map. The values
+// of a map are a separate site if they are numbers.
 func (k *kind) inside(at site, walk func(*schema, string, []string)) []site {
 	switch at.sort {
 	case "object", "free":
@@ -270,7 +271,7 @@ func (k *kind) valid(s *schema, name string) *node {
 	}
 }
 
-// complete adds all missing members that are texts, numbers or booleans. Booleans are true.
+// complete adds the missing members if they are texts, numbers or booleans. Booleans are true.
 func (k *kind) complete(o *node, s *schema) {
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		of := k.resolve(s.Properties[name])
@@ -280,8 +281,8 @@ func (k *kind) complete(o *node, s *schema) {
 	}
 }
 
-// prefixes returns the prefixes that the description of a free object requires for its members'
-// names, and "".
+// prefixes returns the prefixes for the names of members that are listed in the description,
+// followed by an empty prefix.
 func prefixes(s *schema) []string {
 	var all []string
 	for _, m := range quotedPrefix.FindAllStringSubmatch(s.Description, -1) {
@@ -321,7 +322,8 @@ func (k *kind) put(o *node, path []string, value *node) error {
 	return nil
 }
 
-// surroundings returns a valid value that also has the members whose values its descriptions list.
+// surroundings returns a valid value. It includes the members whose possible values are listed in
+// the description.
 func (k *kind) surroundings(s *schema, name string) *node {
 	v := k.valid(s, name)
 	if v.Kind == "list" && len(v.Items) > 0 && v.Items[0].Kind == "object" {

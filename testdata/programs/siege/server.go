@@ -1,7 +1,7 @@
 package main
 
-// This file runs the server under siege. It starts the server with the settings of a careful
-// administrator, creates the initial objects, reads the meters of the process, and stops it.
+// This file runs the server under siege. It starts the server with secure settings, creates the
+// initial objects, reads the meters of the process, and stops the server.
 
 import (
 	"bytes"
@@ -36,7 +36,7 @@ const (
 	namespace  = "siege-a" // the tenant may edit this namespace
 	otherPlace = "siege-b" // the bystander's namespace
 	startLimit = 90 * time.Second
-	// the time after SIGTERM: the server's own limit, plus slack for a busy machine
+	// timeout after SIGTERM: the limit of the server plus extra time for a busy machine
 	stopLimit = 45 * time.Second
 	tick      = 10 * time.Millisecond
 )
@@ -45,9 +45,10 @@ const (
 type server struct {
 	dir, url string
 	process  *exec.Cmd
-	ended    chan struct{} // closed after the process has ended; process then contains its state
-	roots    *x509.CertPool
-	clients  map[string]*http.Client // by persona; they do not share connections
+	// closed when the process has ended. Its state can then be read from process.
+	ended   chan struct{}
+	roots   *x509.CertPool
+	clients map[string]*http.Client // clients by persona. They do not share connections.
 }
 
 // start runs the binary on the data in dir, which may be new.
@@ -228,8 +229,8 @@ const definition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResour
 "set":{"type":"array","x-kubernetes-list-type":"set","items":{"type":"string"}},"parts":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["name"],
 "items":{"type":"object","required":["name"],"properties":{"name":{"type":"string"},"size":{"type":"integer"}}}}}}}}}}]}}`
 
-// furniture lists the objects that the administrator creates before the siege and after each
-// restart without data.
+// furniture contains the objects that are created by the administrator whenever the server is
+// started without data.
 var furniture = [][2]string{
 	{"/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"` + namespace + `","labels":{"pod-security.kubernetes.io/warn":"restricted"}}}`},
 	{"/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"` + otherPlace + `"}}`},

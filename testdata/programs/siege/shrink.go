@@ -1,7 +1,7 @@
 package main
 
-// This file shrinks a request that trips a meter. It halves and removes parts while the meter still
-// trips.
+// This file shrinks a request that trips a meter. It removes parts of the request as long as the
+// meter still trips.
 
 import (
 	"slices"
@@ -39,7 +39,7 @@ func reductions(q *request) []*request {
 			propose(func(c *request) { c.keepOnly(i) })
 		}
 	}
-	for i := range q.marked() { // or all but one, in case the cause needs two
+	for i := range q.marked() { // remove one of them, because the cause may need two
 		if len(q.marked()) > 2 {
 			propose(func(c *request) { c.without(c.marked()[i]) })
 		}
@@ -67,7 +67,7 @@ func reductions(q *request) []*request {
 	return all
 }
 
-// trees returns the nodes of the body and of the preceding requests.
+// trees returns all nodes of the body and of the requests in Before.
 func (q *request) trees() []*node {
 	all := q.Body.nodes()
 	for _, b := range q.Before {
@@ -76,13 +76,13 @@ func (q *request) trees() []*node {
 	return all
 }
 
-// marked returns the nodes that the grammar has inserted.
+// marked returns the nodes that were inserted by the grammar.
 func (q *request) marked() []*node {
 	return slices.DeleteFunc(q.trees(), func(n *node) bool { return len(n.Tags) == 0 })
 }
 
-// halve halves the lengths of the generated nodes, or their depths if none is long. It reports
-// whether it changed anything.
+// halve reduces the length of the generated nodes to half. If they are not long, it reduces their
+// depth. It reports whether it changed anything.
 func (q *request) halve() (less bool) {
 	for _, of := range []func(*node) *int{func(n *node) *int { return &n.N }, func(n *node) *int { return &n.Depth }} {
 		for _, n := range q.Body.nodes() {
@@ -117,8 +117,8 @@ func (q *request) remove(drop func(*node) bool) {
 	}
 }
 
-// reductionsOf returns functions that reduce one node: half the number, half the depth, or one
-// member fewer.
+// reductionsOf returns functions that reduce the number or the depth of a node, or remove one of
+// its members.
 func reductionsOf(n *node) []func(*node) {
 	var all []func(*node)
 	if n.N > 1 {

@@ -1,8 +1,8 @@
 package main
 
-// This file is the main loop of the siege. It sends requests of all families in turn, by the time
-// that each family has used. It pursues requests that trip a meter. From time to time it kills the
-// server and checks that no data is lost.
+// This file is the main loop of the siege. The next family is selected by the time that was used
+// for each family. It pursues requests that trip a meter. From time to time it kills the server and
+// checks that no data is lost.
 
 import (
 	"context"
@@ -44,7 +44,7 @@ type siege struct {
 	asked    int
 	skipped  int
 	accepted int
-	pursued  time.Duration // the part of this step that does not count as the family's time
+	pursued  time.Duration // part of this step that is not added to the time of the family
 	findings []finding
 	faults   []string // already reported sorts of 500 responses
 }
@@ -120,15 +120,15 @@ func (s *siege) step(ctx context.Context) {
 			s.pursue(ctx, q, t.meter)
 		}
 		if q.Connections == 0 {
-			// the other trips follow from the worst one
+			// other trips are usually caused by the worst one
 			break
 		}
 	}
 	s.calm(ctx, o)
 }
 
-// tellFaults prints the first request of each sort that is answered with 500. Some of these come
-// from Kubernetes' libraries, so that they are not findings.
+// tellFaults prints responses with status 500 unless a similar one was already printed. They are
+// not reported as findings because some of them are caused by the libraries of Kubernetes.
 func (s *siege) tellFaults(q *request, o outcome) {
 	if o.code != http.StatusInternalServerError {
 		return
@@ -155,8 +155,8 @@ func (s *siege) turn() string {
 	return best
 }
 
-// known reports whether all features of an earlier finding occur in q. For crowds each meter counts
-// separately, because one may hide the other.
+// known reports whether all features of an earlier finding occur in q. The meters of a crowd are
+// compared separately because one problem may hide another.
 func (s *siege) known(q *request, meter string) bool {
 	features, meters := q.features(), map[string]bool{}
 	for _, f := range s.findings {
@@ -191,7 +191,7 @@ func (s *siege) calm(ctx context.Context, o outcome) {
 	}
 }
 
-// pursue checks that q trips the meter reproducibly, shrinks it, and reports it.
+// pursue shrinks and reports the request if the meter trips again.
 func (s *siege) pursue(ctx context.Context, q *request, meter string) {
 	var last trip
 	trips := func(q *request) bool {
@@ -285,7 +285,8 @@ func (s *siege) serve(ctx context.Context, dir string) (err error) {
 	return err
 }
 
-// learn reads the server's types, the first time, and stores an object of each.
+// learn reads the types of the server, unless they are already known, and stores an object of each
+// type.
 func (s *siege) learn(ctx context.Context) error {
 	if s.kinds == nil {
 		kinds, err := kindsOn(s.server)
@@ -394,7 +395,8 @@ func (s *siege) restart(ctx context.Context, end func() error) {
 	}
 }
 
-// write creates ConfigMaps until the server is gone. It returns the names of the acknowledged ones.
+// write creates ConfigMaps until the server has ended. It returns the names of all ConfigMaps that
+// were acknowledged.
 func (s *siege) write(ctx context.Context) (names []string) {
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprint("kept-", s.servers, "-", i)

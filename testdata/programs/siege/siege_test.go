@@ -118,8 +118,8 @@ func TestNodesRender(t *testing.T) {
 	}
 }
 
-// TestShrinkingKeepsTheCause checks that shrinking keeps the one part of a large request that is
-// the cause, at its smallest size.
+// TestShrinkingKeepsTheCause checks that everything is removed from a large request except for the
+// part that is the cause.
 func TestShrinkingKeepsTheCause(t *testing.T) {
 	ports := &node{Kind: "series", Order: equal, Elem: literal("80"), N: 20_000, Tags: []string{"at C.ports"}}
 	body := parsed(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"},"spec":{"other":{"a":"b"},"more":"x"}}`)
@@ -176,8 +176,8 @@ func TestMetersTrip(t *testing.T) {
 	}
 }
 
-// TestAFindingIsMetOnce checks that a request with all features of a finding is skipped, and that
-// others are not.
+// TestAFindingIsMetOnce checks that a request is skipped if it has all features of a previous
+// finding.
 func TestAFindingIsMetOnce(t *testing.T) {
 	of := func(tags ...string) *request { return &request{Method: "POST", Tags: tags} }
 	s := &siege{findings: []finding{{trip{"cpu", ""}, of("lists", "equal", "at C.ports"), 0}}}
@@ -194,8 +194,8 @@ func TestAFindingIsMetOnce(t *testing.T) {
 	}
 }
 
-// TestQuantitiesAreKnownByTheirSchema checks that quantities are recognized by their schema,
-// without a list of field names.
+// TestQuantitiesAreKnownByTheirSchema checks that quantities are detected without a list of their
+// names.
 func TestQuantitiesAreKnownByTheirSchema(t *testing.T) {
 	d := new(document)
 	err := json.Unmarshal([]byte(`{"paths":{"/t":{"post":{"requestBody":{"content":{"*/*":{"schema":{"$ref":"#/components/schemas/a.T"}}}},"x-kubernetes-group-version-kind":{"version":"v1","kind":"T"}}}},

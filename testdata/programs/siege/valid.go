@@ -1,8 +1,8 @@
 package main
 
 // This file contains the members that validation requires and the schema does not mention. Each
-// entry is the minimum for a valid object of its type. Types without an entry are filled from their
-// schema.
+// entry contains only the members that are required for a valid object. For other types, the schema
+// is sufficient.
 
 import (
 	"slices"

@@ -1,14 +1,14 @@
 package main
 
-// This file implements the user-facing endpoints of the issuer: how a user gets a token with a name
-// and a password (OpenID Connect).
+// This file implements the endpoints that are used to log in with a name and a password (OpenID
+// Connect).
 //
 //	/authorize   a form; then a code for a program on this machine (authorization code, with PKCE)
 //	/device      the same form, for a code that another device shows (device code)
 //	/token       a token for one of these codes, for a name and a password, or for a refresh token
 //
-// A code is valid once, for a minute. All users have the same password, so that wrong passwords can
-// be tested.
+// A code is valid for a minute and can be used once. All users have the same password, so that
+// wrong passwords can be tested.
 
 import (
 	"crypto/ecdsa"
@@ -33,7 +33,7 @@ const (
 	goodFor    = time.Minute
 )
 
-// A grant is the authorization behind a code.
+// A grant contains the user and the parameters of a code.
 type grant struct {
 	user                       string // "" until a user has approved it
 	nonce, challenge, redirect string
@@ -71,8 +71,8 @@ func (d *desk) routes(mux *http.ServeMux) {
 var form = template.Must(template.New("").Parse(`<!doctype html><title>signon</title><p>{{.}}<form method=post>
 <input name=name placeholder=name autofocus> <input name=password type=password> <button>Sign on</button></form>`))
 
-// who returns the user of a submitted form. Before that, and if the password is wrong, it shows the
-// form.
+// who returns the name of the user if the form was submitted with the correct password. Before
+// that, and if the password is wrong, it shows the form.
 func (d *desk) who(w http.ResponseWriter, r *http.Request) string {
 	say := "Who are you?"
 	if r.Method == http.MethodPost {
@@ -106,8 +106,8 @@ func (d *desk) keep(g *grant, lasts time.Duration) (code string) {
 	return code
 }
 
-// take returns a grant and deletes it, or returns nil. A grant that still waits for a user's
-// approval is kept.
+// take removes the grant and returns it. It returns nil if the code is not valid. If the grant has
+// not been approved by a user yet, it is not removed.
 func (d *desk) take(code string) *grant {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -144,7 +144,7 @@ func (d *desk) authorize(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, back.String(), http.StatusFound)
 }
 
-// begin gives a device two codes: a secret one and a displayed one.
+// begin returns two codes to the device, a secret code and a code for the user.
 func (d *desk) begin(w http.ResponseWriter, r *http.Request) {
 	kept := d.keep(&grant{}, goodFor)
 	shown := rand.Text()[:8]

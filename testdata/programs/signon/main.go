@@ -1,13 +1,13 @@
 // Signon is a single sign-on for experiments: an issuer of tokens (OpenID Connect), a credential
-// plug-in for kubectl, and an authorization webhook. It keeps its key and certificate in a
-// directory, serves on a loopback port, and writes the files for an API server to the directory:
+// plug-in for kubectl, and an authorization webhook. The key, the certificate and the configuration
+// files for the API server are stored in a directory. The program listens on a loopback port:
 //
 //	go run ./testdata/programs/signon -dir sso &     # authentication.yaml, authorization.yaml and webhook.kubeconfig are in sso
 //	go run ./testdata/programs/signon -dir sso -login jane -groups dev,ops
 //
 // kubectl calls the second command (users: exec:). It prints an ExecCredential with a token for
-// jane and does not require a password. A real plug-in asks for a password or opens a browser, like
-// kubelogin (int128/kubelogin), which uses the endpoints of flows.go (testdata/kubelogin.sh). The
+// jane and does not require a password. A real plug-in like kubelogin (int128/kubelogin) asks for a
+// password or opens a browser. It uses the endpoints in flows.go (testdata/kubelogin.sh). The
 // webhook answers SubjectAccessReviews: users in the group dev may read everything except for
 // Secrets, and access to Secrets is denied regardless of roles.
 package main
@@ -133,7 +133,7 @@ func certify(key *ecdsa.PrivateKey) (tls.Certificate, []byte, error) {
 }
 
 // writeFiles writes the server's files and the files for -login. The last file is written when all
-// others exist.
+// other files are complete.
 func writeFiles(key *ecdsa.PrivateKey, url, authority string) error {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {

@@ -1,12 +1,12 @@
 // Skips reads the output of `go test -json` and prints it like go test. At the end it lists the
-// tests that were skipped for a reason that is not in a file. Otherwise a test whose required
-// feature is missing could be skipped for ever without notice.
+// tests that were skipped for an unknown reason. Otherwise a test whose required feature is missing
+// could be skipped for ever without notice.
 //
 //	go test -json ./... | go run ./testdata/programs/skips .ci/skips
 //
-// The file contains one regular expression per line, which is matched against "NAME: WORDS", where
-// WORDS is the test's message; # starts a comment. Exit code 1 means that there was an unlisted
-// skip; the shell handles the result of go test itself (pipefail).
+// Each line of the file is a regular expression that is matched against "NAME: WORDS". WORDS is the
+// message of the test. Lines that start with # are comments. Exit code 1 means that there was an
+// unlisted skip; the shell handles the result of go test itself (pipefail).
 package main
 
 import (
@@ -59,7 +59,8 @@ type event struct {
 	Action, Package, Test, Output string
 }
 
-// A test is a test of a package. An empty name stands for output without a test.
+// A test identifies a test by its package and name. The name is empty for output that was not
+// printed by a test.
 type test struct{ pkg, name string }
 
 // report prints the output of go test without -v. It reports whether all skips are listed.
@@ -124,7 +125,7 @@ func printAll(out io.Writer, texts []string) {
 
 var place = regexp.MustCompile(`^\s*[\w.-]+\.go:\d+: `)
 
-// words returns a test's message in one line.
+// words returns the message of a test as a single line.
 func words(texts []string) string {
 	var said []string
 	for _, text := range texts {

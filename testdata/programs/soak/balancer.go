@@ -1,8 +1,8 @@
 package main
 
-// This file is a TCP load balancer: it makes several servers reachable at one address. Each
-// connection goes to the next ready server, or to any server if none is ready. The balancer does
-// not terminate TLS.
+// This file implements a TCP load balancer for several servers. New connections are forwarded to
+// the next ready server. If none of the servers is ready, any server is used. The balancer does not
+// terminate TLS.
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 const lookEvery = 200 * time.Millisecond // between two checks of the servers' readiness
 
-// A balancer accepts connections until its listener is closed.
+// A balancer accepts connections until the listener is closed.
 type balancer struct {
 	listener net.Listener
 	client   *http.Client // for readiness checks
@@ -43,7 +43,7 @@ func (b *balancer) serve(servers ...*server) {
 	b.look(context.Background())
 }
 
-// run accepts connections and checks the servers' readiness until ctx ends.
+// run accepts connections and checks which servers are ready until ctx is done.
 func (b *balancer) run(ctx context.Context) {
 	go func() { // ends when the listener is closed
 		for {
@@ -143,7 +143,7 @@ func (b *balancer) connect(from net.Conn) {
 	}
 }
 
-// passOn copies until one side is closed, and then closes the other.
+// passOn copies data until one of the connections is closed, and then closes both.
 func passOn(from, to net.Conn) {
 	_, _ = io.Copy(to, from)
 	from.Close()

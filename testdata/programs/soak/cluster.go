@@ -1,7 +1,6 @@
 package main
 
-// This file runs three servers on three members of etcd behind one address, and causes their
-// faults.
+// This file runs three servers on an etcd cluster with three members and causes faults.
 
 import (
 	"crypto/ecdsa"
@@ -26,11 +25,11 @@ import (
 )
 
 const (
-	members    = 3  // of etcd; the number of servers is the same
-	leaseTries = 60 // seconds until the lease of a killed server has expired
+	members    = 3  // number of etcd members and number of servers
+	leaseTries = 60 // seconds to wait until the lease of a killed server has expired
 )
 
-// A cluster is etcd and the state that its servers share.
+// A cluster holds the etcd members and the state shared by the servers.
 type cluster struct {
 	dir     string
 	members []*process
@@ -93,7 +92,7 @@ func (c *cluster) startAll() error { return each(c.members, (*process).run) }
 // ---- Faults ----
 
 // unanswered reports whether a response is allowed while etcd is unavailable or has just lost a
-// member. The result of a write is then unknown.
+// member. It is unknown whether a write was executed.
 func unanswered(_, _ string, a answer) bool {
 	return a.code == http.StatusGatewayTimeout || a.code == http.StatusInternalServerError || a.code == http.StatusServiceUnavailable
 }
@@ -165,8 +164,8 @@ func (s *subject) oneKilled() *trouble {
 		mend: func() error { return victim.start() }}
 }
 
-// rollingRestart restarts one server after the other. Each is first removed from the balancer and
-// added again when it is ready.
+// rollingRestart restarts one server after the other. The server is removed from the load balancer
+// before the restart and added again when it is ready.
 func (s *subject) rollingRestart() *trouble {
 	return &trouble{name: "rolling restart", sees: leave{cut: true, latest: true}, brief: true,
 		plant: func() (string, error) {
@@ -208,8 +207,8 @@ func (s *subject) renewedCertificate() *trouble {
 		mend: func() error { return nil }}
 }
 
-// migrated moves the data into a file, which one server serves, and back into etcd with another
-// prefix.
+// migrated migrates the data to a file, starts a server with the file, and migrates the data back
+// to etcd with a different prefix.
 func (s *subject) migrated() *trouble {
 	var alone *server
 	var home []*server
@@ -242,9 +241,9 @@ func (s *subject) migrated() *trouble {
 		}}
 }
 
-// toFile migrates etcd's data to a file after the leases of killed servers have expired. Until then
-// etcd counts as in use, and migrate would add a billion to the file's revisions, so that they
-// could not be moved back.
+// toFile migrates etcd's data to a file after the leases of killed servers have expired. Otherwise
+// migrate assumes that etcd is in use and adds a billion to the revisions, so the file could not be
+// migrated back.
 func (s *subject) toFile(file string) (said string, err error) {
 	for range leaseTries {
 		if said, err = migrate("--to-file", file, s.etcd.flags()); err != nil || !strings.Contains(said, "a billion higher") {
@@ -279,8 +278,8 @@ func migrate(direction, file string, flags []string) (string, error) {
 
 // ---- Certificates ----
 
-// A signer is a certificate authority. It writes one certificate after the other to the same file,
-// together with the key.
+// A signer is a certificate authority. All certificates are written to the same file, including the
+// key.
 type signer struct {
 	dir  string
 	cert *x509.Certificate
@@ -303,7 +302,7 @@ func newSigner(dir string) (*signer, error) {
 	return s, err
 }
 
-// sign creates a key and a certificate for it. The authority signs the certificate; without an
+// sign creates a new key and a certificate. The authority signs the certificate; without an
 // authority the certificate is self-signed.
 func (s *signer) sign(template *x509.Certificate) ([]byte, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,6 +1,6 @@
 package main
 
-// This file causes the faults of one server, its disk and its file.
+// This file causes faults that affect a single server, its disk or its file.
 
 import (
 	"bytes"
@@ -20,7 +20,8 @@ func (s *subject) ofOneServer() []*trouble {
 		s.lostCertificate(), s.restored()}
 }
 
-// restarted stops the server and starts it again. Watches on a stopping server receive a 429.
+// restarted stops the server with the given signal and starts it again. Watches on a stopping
+// server receive a 429.
 func (s *subject) restarted(name string, how syscall.Signal) *trouble {
 	return &trouble{name: name, sees: leave{cut: true}, brief: true,
 		plant: func() (string, error) { return "", s.servers[0].end(how) },
@@ -100,7 +101,7 @@ const (
 	markerText = "what the marker says, which no other object does"
 )
 
-// damagedObject flips a bit of the marker while the server is stopped, and later flips it back.
+// damagedObject stops the server and flips a bit of the marker. The bit is flipped back later.
 func (s *subject) damagedObject() *trouble {
 	damaged := flipped(markerText)
 	lies := func(method, path string, a answer) bool {
@@ -133,7 +134,7 @@ func (s *subject) damagedObject() *trouble {
 		}}
 }
 
-// changeFile stops the server, replaces a text in its file, and starts it again.
+// changeFile stops the server, replaces a text in the file, and starts the server again.
 func (s *subject) changeFile(is, becomes string) (places int, err error) {
 	if err := s.servers[0].end(syscall.SIGTERM); err != nil {
 		return 0, err
@@ -142,7 +143,7 @@ func (s *subject) changeFile(is, becomes string) (places int, err error) {
 	return places, errors.Join(err, s.servers[0].start())
 }
 
-// grep returns the lines of a text that start with prefix.
+// grep returns all lines that start with the prefix.
 func grep(text []byte, prefix string) (lines []string) {
 	for line := range bytes.Lines(text) {
 		if bytes.HasPrefix(line, []byte(prefix)) {
@@ -159,8 +160,8 @@ func flipped(text string) string {
 	return string(b)
 }
 
-// replaceInFile overwrites each occurrence of a text in a file and returns their number. Both texts
-// must have the same length.
+// replaceInFile replaces all occurrences of a text in the file and returns the number of
+// replacements. Both texts must have the same length.
 func replaceInFile(path, is, becomes string) (places int, err error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -86,7 +86,7 @@ func (d *drift) set(ahead time.Duration) error {
 	return err
 }
 
-// adrift makes the subject's server use a clock that can be set.
+// adrift configures the server to use a clock that can be set.
 func (s *subject) adrift() {
 	s.drift = &drift{path: filepath.Join(s.dir, "clock")}
 	s.servers[0].env = []string{shiftVariable + "=" + s.drift.path}
@@ -100,8 +100,8 @@ const (
 	hasSet  = "the machine's clock has been set"
 )
 
-// ofTheClock returns the faults for a server whose clock can be set. The server may log an error
-// while its clock is behind.
+// ofTheClock returns the faults for a server whose clock can be set. The server may log errors
+// while the clock is behind.
 func (s *subject) ofTheClock() []*trouble {
 	return []*trouble{s.clockAhead(), s.clockBack(), s.clockDecadesAhead(), s.clockStartsIn1970(), s.clockBackTo1970()}
 }
@@ -127,19 +127,18 @@ func (s *subject) setRight() error {
 	return nil
 }
 
-// behind returns the server's metric: how far the clock is behind.
+// behind returns how far the clock is behind, as reported by the metrics of the server.
 func (s *subject) behind() (time.Duration, error) {
 	a, err := s.askServer(s.servers[0], "/metrics")
 	return time.Duration(number(clockBehind, a.body) * float64(time.Second)), err
 }
 
-// created creates an object and checks that its creation time is between two moments. It allows for
-// a busy machine.
+// created creates an object and checks its creation timestamp. It allows for a busy machine.
 func (s *subject) created(when string, from, to time.Time) time.Time {
 	const slack = time.Minute
 	const path = "/api/v1/namespaces/default/configmaps"
 	s.must("DELETE", path+"/clock", "", 200, 404)
-	// 409: the object was created before the connection was closed
+	// 409: the object was created, but the connection was closed
 	a := s.must("POST", path, `{"metadata":{"name":"clock"}}`, 201, 409)
 	if a.code == http.StatusConflict {
 		a = s.ask(path + "/clock")
@@ -214,7 +213,7 @@ func (s *subject) clockBack() *trouble {
 }
 
 // clockDecadesAhead sets the clock to a time after the expiration of all certificates. The server
-// is killed and restarted then, and the clock is corrected while it runs.
+// is killed and restarted at that time. The clock is corrected while the server is running.
 func (s *subject) clockDecadesAhead() *trouble {
 	return &trouble{name: "clock 20 years ahead", sees: leave{cut: true, logs: true},
 		plant: func() (string, error) {

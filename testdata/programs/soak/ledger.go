@@ -1,9 +1,9 @@
 package main
 
-// This file contains the expected state. Each object has a counter of its writes in the annotation
-// soak/n. Only the object's single writer increments it, and it continues when the object is
-// deleted and recreated. Two observations of an object are therefore enough to detect lost, skipped
-// and repeated writes.
+// This file contains the expected state. The annotation soak/n counts the writes of an object. Only
+// the object's single writer increments it, and it continues when the object is deleted and
+// recreated. Two observations of an object are therefore enough to detect lost, skipped and
+// repeated writes.
 
 import (
 	"encoding/json"
@@ -20,12 +20,12 @@ import (
 type kind struct {
 	path string // path of the collection
 	head string // apiVersion and kind
-	rest string // format of the other fields, with a number
+	rest string // format string for the remaining fields
 }
 
 const (
 	pads    = "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz"
-	perKind = 120 // names of each kind; about two thirds exist at a time
+	perKind = 120 // number of names per kind. About two thirds of them exist at any time.
 	colours = 4
 
 	// created by the server in each namespace if it uses TLS
@@ -60,7 +60,7 @@ func revisionOf(text string) int64 {
 	return rev
 }
 
-// An entry is the expected state of an object: the number of its last write, and whether it exists.
+// An entry is the expected state of an object, including the number of its last write.
 type entry struct {
 	n     int
 	there bool
@@ -72,8 +72,8 @@ func (e entry) fits(o *object) bool {
 	return e.there && o.n() == e.n && (e.rev == "" || o.Metadata.ResourceVersion == e.rev)
 }
 
-// A ledger contains an entry for each name, by kind. The object's writer updates an entry when its
-// write is acknowledged.
+// A ledger contains the entries of all objects by kind and name. The entry of an object is updated
+// by its writer when the write is acknowledged.
 type ledger struct {
 	// held for reading during a request and the update of the ledger, and for writing while
 	// everything is compared or a backup is restored
@@ -133,7 +133,7 @@ func (l *ledger) forgetRevisions() {
 	}
 }
 
-// colourOf distributes names over the values of a label.
+// colourOf returns the label value for the name.
 func colourOf(name string) string { return fmt.Sprint("c", int(name[len(name)-1])%colours) }
 
 // body returns the manifest for write n of an object. rev may be empty.
@@ -142,8 +142,8 @@ func (k *kind) body(name, rev string, n int) string {
 	return fmt.Sprintf(manifest, k.head, name, rev, colourOf(name), n, pad, fmt.Sprintf(k.rest, n))
 }
 
-// compareAll pauses the writers and compares every list with the ledger: it must contain all
-// acknowledged writes and nothing else.
+// compareAll pauses the writers and compares all lists with the ledger. They must contain all
+// acknowledged writes and no other objects.
 func (s *subject) compareAll() {
 	s.ledger.gate.Lock()
 	defer s.ledger.gate.Unlock()

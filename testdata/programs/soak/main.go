@@ -1,23 +1,22 @@
-// Soak runs servers under load for an hour or a night and causes many faults meanwhile. It reports
-// growth, lost writes, and skipped or repeated events:
+// Soak runs servers under load for an hour or longer while it causes faults. It reports growth,
+// lost writes, and skipped or repeated events:
 //
 //	go run ./testdata/programs/soak                                    # an hour on servers built from here
 //	go run ./testdata/programs/soak -for 2h -etcd ./etcd               # and three servers on three members of etcd
 //	go run ./testdata/programs/soak -for 1m -only "full disk"          # one fault
 //
-// There are four subjects with the same load (work.go): writes of ConfigMaps, Pods and custom
-// resources, whose number is limited; all sorts of lists; watches that read fast, read slowly, or
-// disconnect (watch.go); short-lived namespaces and definitions; Events that expire; backups; and a
-// compaction every few seconds. A bystander reads one object repeatedly and measures how long it
-// gets no response.
+// The four subjects get the same load (work.go): writes of a limited number of ConfigMaps, Pods and
+// custom resources, lists, fast and slow watches (watch.go), namespaces and definitions that are
+// created and deleted, Events that expire, backups, and frequent compactions. A bystander reads an
+// object in a loop and measures how long the server is unavailable.
 //
 //	shaken   a file on a small disk, TLS: SIGTERM, SIGKILL, full disk, damaged object, lost certificate, restored backup (disk.go)
 //	calm     a file: no faults, so that leaks are not hidden by restarts
 //	adrift   a file: its clock is set, by minutes and by decades (drift.go)
 //	spread   three servers on etcd, behind one address: etcd stopped or suspended, a member or a server killed, ... (cluster.go)
 //
-// The program prints a row for each fault: the fault itself, and its effects on the clients
-// (plan.go). Every minute it prints a row with the resources of each subject.
+// It also prints a row for each fault and its effects on the clients (plan.go). The resources used
+// by each subject are printed every minute.
 //
 // It exits with 1 if memory, goroutines, descriptors or the file grew (median of the last quarter
 // of the run, compared with the second quarter), if an acknowledged write was lost, if a watch
@@ -102,7 +101,7 @@ func inOwnFolder() int {
 	return 0
 }
 
-// A course is a subject and its faults.
+// A course consists of a subject and a list of faults.
 type course struct {
 	*subject
 	troubles []*trouble
@@ -142,7 +141,8 @@ func run(ctx context.Context, dir string, out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// enroll returns the subjects that have faults to test. It prints the ones that are not available.
+// enroll returns the subjects that have faults to test. If a subject is not available, it prints
+// the reason.
 func enroll(ctx context.Context, dir string, out *table) (courses []course, err error) {
 	add := func(s *subject, all []*trouble) {
 		if all = chosen(all, *only); len(all) > 0 || *only == "" {
@@ -178,7 +178,7 @@ func enroll(ctx context.Context, dir string, out *table) (courses []course, err 
 
 // ---- The table ----
 
-// A sample is the resource usage of a server at one moment.
+// A sample contains the resources used by a server at a certain time.
 type sample struct {
 	memory     float64 // RssAnon in bytes
 	goroutines float64
@@ -187,7 +187,7 @@ type sample struct {
 	used       float64 // size of its used pages in bytes
 }
 
-// A table prints a row for each subject and keeps the samples for the verdict.
+// A table prints the rows and collects the samples for the verdict.
 type table struct {
 	began time.Time
 
@@ -197,14 +197,14 @@ type table struct {
 
 const samplesPerRow = 6
 
-// line prints the result of a fault, or another row.
+// line prints a row of the table.
 func (t *table) line(s *subject, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fmt.Fprintf(t.out, "%8s %-7s %s\n", time.Since(t.began).Round(time.Second), s.name, fmt.Sprintf(format, args...))
 }
 
-// fill takes samples and prints rows until ctx ends. It does not keep samples that were taken
+// fill takes samples and prints rows until ctx is done. It does not keep samples that were taken
 // during a fault.
 func (t *table) fill(ctx context.Context, courses []course) {
 	t.mu.Lock()

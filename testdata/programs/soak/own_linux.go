@@ -1,7 +1,7 @@
 package main
 
-// This file contains the parts that require Linux: a private file system, reserved ports, and
-// signals that Windows does not have.
+// This file contains code that only works on Linux: it mounts a private file system, reserves
+// ports, and uses signals that are not available on Windows.
 
 import (
 	"errors"

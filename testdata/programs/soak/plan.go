@@ -1,16 +1,16 @@
 package main
 
-// This file is the timetable. A fault is caused while clients continue, and then repaired.
-// Afterwards the servers must become ready, every list is compared with the ledger, and a row
-// describes the fault and its effects:
+// This file is the timetable. Faults are caused and repaired while the clients are running. After a
+// fault, all servers must become ready, and all lists are compared with the ledger. The effects are
+// printed in a row:
 //
 //	2m14s shaken  SIGKILL   for 0.4 s: written 0, refused 0, cut off 31, expired 1; the bystander waited 0.5 s; all in order 0.2 s after
 //
-// (written: acknowledged writes; refused: errors caused by the fault; cut off: requests without a
-// response; expired: watches and lists that received a 410 and restarted.)
+// (written: acknowledged writes. refused: errors caused by the fault. cut off: requests without a
+// response. expired: watches and lists that had to be restarted after a 410.)
 //
-// Each subject has its own timetable. -seed determines the order. Every fault is caused once before
-// any is repeated.
+// Each subject has a separate timetable. The order depends on -seed. Faults are not repeated until
+// all of them have been caused once.
 
 import (
 	"context"
@@ -33,23 +33,23 @@ type trouble struct {
 	brief bool // plant has already checked the effects; no need to wait
 }
 
-// A leave describes the additional effects that clients may see. The zero leave allows none.
+// A leave describes which effects of a fault are allowed. The zero leave allows none.
 type leave struct {
 	cut     bool                                     // requests without a response
 	refuses func(method, path string, a answer) bool // allowed error responses; nil means none
-	// a refused write has no effect; otherwise its result is unknown
+	// if set, a refused write must not have been executed
 	nothing bool
 	logs    bool // errors in the log are allowed
 	// they are also allowed afterwards, because requests wait ten seconds for etcd
 	late bool
-	// a watch may fail because its revision is newer than the server's
+	// a watch may fail because the server has not reached the revision yet
 	latest bool
 }
 
 // errLeftOut means that this machine cannot cause a fault.
 var errLeftOut = errors.New("left out")
 
-// suffer runs the timetable until ctx ends. The last fault is repaired before it returns.
+// suffer runs the timetable until ctx ends. It repairs the last fault before it returns.
 func (s *subject) suffer(ctx context.Context, out *table, all []*trouble, order *rand.Rand) error {
 	for len(all) > 0 {
 		order.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -86,7 +86,7 @@ func (s *subject) notReached(out *table, left []*trouble) {
 	}
 }
 
-// endure causes one fault and waits until it is repaired and everything is checked.
+// endure causes a fault and waits until it is repaired and all checks have passed.
 func (s *subject) endure(ctx context.Context, out *table, t *trouble) error {
 	before, faults, begin := s.counts.now(), s.faults(), time.Now()
 	if err := s.checkLogs(s.late); err != nil {
@@ -152,7 +152,7 @@ func pause(ctx context.Context, length time.Duration) bool {
 	}
 }
 
-// chosen returns the faults that match -only; "" matches all.
+// chosen returns the faults that match -only. An empty string matches all faults.
 func chosen(all []*trouble, only string) []*trouble {
 	return slices.DeleteFunc(all, func(t *trouble) bool { return only != "" && !strings.Contains(t.name, only) })
 }

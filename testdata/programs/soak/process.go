@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// A process is a program that may be running.
+// A process represents a program that can be started and stopped.
 type process struct {
 	name  string
 	dir   string          // for the log
@@ -31,9 +31,10 @@ type process struct {
 	pid  atomic.Int64 // 0 if it does not run
 	told atomic.Bool  // whether it has been stopped deliberately
 
-	mu    sync.Mutex // guards the fields below
-	cmd   *exec.Cmd  // of the last start; nil if there was none
-	ended chan error // receives the result of cmd; buffered, so that nothing has to receive it
+	mu  sync.Mutex // guards the fields below
+	cmd *exec.Cmd  // the command of the last start, or nil if the process was never started
+	// receives the exit status of cmd; it is buffered because it may never be received
+	ended chan error
 }
 
 func (p *process) logFile() string { return filepath.Join(p.dir, p.name+".log") }

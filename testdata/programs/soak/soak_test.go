@@ -76,14 +76,14 @@ func TestGapsAndRepetitionsAreSeen(t *testing.T) {
 	}
 }
 
-// TestSamplesWaitForTheServer takes a sample before the server has started.
+// TestSamplesWaitForTheServer checks that a sample can be taken before the server is started.
 func TestSamplesWaitForTheServer(t *testing.T) {
 	if now, ok := newSubject("s", t.TempDir(), "").sample(); ok {
 		t.Errorf("a server that has not started holds %+v", now)
 	}
 }
 
-// TestLostWritesAreSeen compares the ledger with a server that has one object.
+// TestLostWritesAreSeen compares the ledger with a server that returns a single object.
 func TestLostWritesAreSeen(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == kinds[0].path {
@@ -113,7 +113,7 @@ func TestLostWritesAreSeen(t *testing.T) {
 	}
 }
 
-// worked returns a subject whose server is the handler.
+// worked returns a subject that sends its requests to the handler.
 func worked(t *testing.T, handler http.HandlerFunc) *subject {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -123,7 +123,8 @@ func worked(t *testing.T, handler http.HandlerFunc) *subject {
 	return s
 }
 
-// TestAnswersAreJudgedByTheTrouble checks that only the effects that a fault allows are accepted.
+// TestAnswersAreJudgedByTheTrouble checks that an error is only accepted if it is allowed by the
+// fault.
 func TestAnswersAreJudgedByTheTrouble(t *testing.T) {
 	code, cut := atomic.Int64{}, atomic.Bool{}
 	s := worked(t, func(w http.ResponseWriter, r *http.Request) {
@@ -164,7 +165,7 @@ func TestAnswersAreJudgedByTheTrouble(t *testing.T) {
 // A tardy server answers the first write with 504 and executes it after another request.
 type tardy struct {
 	mu      sync.Mutex // guards the fields below
-	n, rev  int        // state of the object; n is 0 if it does not exist
+	n, rev  int        // state of the object, which does not exist if n is zero
 	waiting func()
 	seen    int
 }
@@ -206,8 +207,8 @@ func (s *tardy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"metadata": map[string]any{"name": "o", "resourceVersion": fmt.Sprint(s.rev), "annotations": map[string]string{"soak/n": fmt.Sprint(s.n)}}})
 }
 
-// TestWritesInDoubtAreFollowed checks that a write that happens long after a 504 is counted once,
-// with the correct result.
+// TestWritesInDoubtAreFollowed checks that a write is counted correctly if it is executed long
+// after the response.
 func TestWritesInDoubtAreFollowed(t *testing.T) {
 	for _, before := range []int{0, 6} {
 		server := &tardy{n: before, rev: 10}
@@ -247,8 +248,8 @@ func TestRefusedWritesMustNotHappen(t *testing.T) {
 	}
 }
 
-// TestOtherDataAreToBeTold checks that a watch that continues after a restore is an error, and that
-// a 410 is not.
+// TestOtherDataAreToBeTold checks that a watch must not be continued after a restore and that it
+// may return 410.
 func TestOtherDataAreToBeTold(t *testing.T) {
 	for frame, faults := range map[string]int{
 		`{"type":"ERROR","object":{"code":410}}`: 0,
@@ -329,7 +330,7 @@ func TestTimetable(t *testing.T) {
 	}
 }
 
-// TestBitFlipsBack checks replacements at all places of a file.
+// TestBitFlipsBack checks that all occurrences in a file are replaced.
 func TestBitFlipsBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
 	whole := strings.Repeat("before "+markerText+" after ", 3)

@@ -1,7 +1,6 @@
 package main
 
-// This file is a subject: one server, or several behind one address, with its load, samples,
-// requests, and verdict.
+// This file implements a subject: one or more servers, the load, and the results.
 
 import (
 	"bytes"
@@ -28,9 +27,9 @@ const (
 	// maximum wait for a response, a start, a condition, or watches to catch up; far more than any
 	// of these needs
 	patience  = 2 * time.Minute
-	endWithin = time.Minute // the time after SIGTERM; a server promises half of it
+	endWithin = time.Minute // timeout after SIGTERM, which is twice the limit of the server
 	blink     = 20 * time.Millisecond
-	faultsMax = 50 // printed errors; further ones are only counted
+	faultsMax = 50 // maximum number of errors to print
 	token     = "soak"
 )
 
@@ -52,9 +51,9 @@ func (t tallies) minus(was tallies) tallies {
 type subject struct {
 	name, dir string
 	program   string         // binary of its servers
-	front     *balancer      // nil: requests go directly to the one server
+	front     *balancer      // nil if requests are sent to the server directly
 	etcd      *cluster       // nil: the server has a file
-	drift     *drift         // nil: the server uses the machine's clock
+	drift     *drift         // nil if the server uses the clock of the machine
 	authority string         // file with the certificate authority; "" if it does not use TLS
 	standing  leave          // effects that are always allowed
 	had       map[string]int // number of times that each fault occurred; used by the timetable only
@@ -65,7 +64,7 @@ type subject struct {
 	ledger   *ledger
 	samples  []sample // used by the table only
 	draining chan struct{}
-	over     context.Context // ends when the subject has failed, with the cause
+	over     context.Context // canceled with the cause when the subject has failed
 	fail     context.CancelCauseFunc
 
 	leave   atomic.Pointer[leave] // currently allowed effects
@@ -83,7 +82,7 @@ type subject struct {
 	count   int      // number of all errors
 }
 
-// newSubject returns a subject with a server on its own file.
+// newSubject returns a subject with a single server that uses a file.
 func newSubject(name, dir, program string) *subject {
 	over, fail := context.WithCancelCause(context.Background())
 	s := &subject{name: name, dir: filepath.Join(dir, name), program: program, ledger: newLedger(), draining: make(chan struct{}), had: map[string]int{},
@@ -120,7 +119,8 @@ func (s *subject) spread() (err error) {
 	return os.WriteFile(s.authority, s.etcd.signer.pem, 0o600)
 }
 
-// newServer returns a server that is not started. where returns the flags for its storage.
+// newServer returns a server that has not been started. The flags for the storage are returned by
+// where.
 func (s *subject) newServer(name string, where func() []string) *server {
 	one := &server{kubeconfig: filepath.Join(s.dir, name+".kubeconfig"), authority: func() []byte { pem, _ := os.ReadFile(s.authority); return pem }}
 	one.process = process{name: name, dir: s.dir, alarm: s.fail, args: func() []string {
@@ -155,8 +155,8 @@ func (s *subject) become(servers ...*server) {
 	s.front.serve(servers...)
 }
 
-// live runs the subject and its load until ctx ends. Then it waits for the watches, stops the
-// servers and checks their files.
+// live starts the subject and its load and runs it until ctx is done. It then waits for the
+// watches, stops the servers and checks the files.
 func (s *subject) live(ctx context.Context, out *table, troubles []*trouble, order *rand.Rand) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -177,7 +177,7 @@ func (s *subject) live(ctx context.Context, out *table, troubles []*trouble, ord
 	if s.over.Err() == nil {
 		s.compareAll()
 	}
-	close(s.draining) // from now on watchers end when they agree with the ledger
+	close(s.draining) // watchers now stop when they have received all writes
 	watchers.Wait()
 	if s.over.Err() != nil {
 		return context.Cause(s.over)
@@ -218,7 +218,7 @@ func (s *subject) begin() error {
 	return s.furnish()
 }
 
-// finish stops the servers and checks their data files.
+// finish stops all servers and checks their data files.
 func (s *subject) finish() error {
 	defer s.fail(nil)
 	stopped := each(s.servers, func(one *server) error { return one.end(syscall.SIGTERM) })
@@ -311,7 +311,7 @@ func number(pattern *regexp.Regexp, text []byte) float64 {
 	return n
 }
 
-// processor returns the servers' CPU usage since the previous row, in percent of one core.
+// processor returns the CPU usage of the servers since the last row, as a percentage of one core.
 func (s *subject) processor() float64 {
 	ticks := 0
 	for _, one := range s.running() {
@@ -328,7 +328,7 @@ func (s *subject) processor() float64 {
 	// Linux counts in ticks of 1/100 s
 	used, now := time.Duration(ticks)*10*time.Millisecond, time.Now()
 	share := 100 * (used - s.usedBefore).Seconds() / now.Sub(s.rowBefore).Seconds()
-	// the process has changed since the previous row
+	// the process was restarted since the last row
 	if used < s.usedBefore || s.rowBefore.IsZero() {
 		share = 0
 	}
@@ -338,7 +338,7 @@ func (s *subject) processor() float64 {
 
 // ---- Requests and errors ----
 
-// An answer is an HTTP response with its whole body.
+// An answer contains the status and the body of an HTTP response.
 type answer struct {
 	code int
 	body []byte
@@ -396,8 +396,8 @@ func (s *subject) askServer(one *server, path string) (answer, error) {
 	return s.send(ctx, "GET", *one.url.Load()+path, "", "")
 }
 
-// call sends one request. Responses that the current fault allows are returned as errors; the
-// caller judges the others.
+// call sends one request. It returns an error if the response is allowed by the current fault.
+// Other responses must be checked by the caller.
 func (s *subject) call(method, path, body, contentType string) (answer, error) {
 	ctx, cancel := context.WithTimeout(s.over, patience)
 	defer cancel()
@@ -407,7 +407,7 @@ func (s *subject) call(method, path, body, contentType string) (answer, error) {
 	if s.over.Err() != nil {
 		return answer{}, context.Cause(s.over)
 	}
-	// what is allowed at the time of the request or of the response
+	// effects that were allowed when the request was sent or answered
 	for _, leave := range []*leave{before, s.leave.Load()} {
 		switch {
 		case err != nil && leave.cut && ctx.Err() == nil:

@@ -1,9 +1,9 @@
 package main
 
-// This file contains the watchers. A watcher remembers the last event of each object and compares
-// every event with it: the counter of writes must increase by one, ADDED is only allowed for
-// objects that did not exist, and DELETED only for objects that did. A watcher resumes at its last
-// revision, also after a restart of the server. It starts again with a list only after a 410.
+// This file contains the watchers. A watcher stores the last event of each object and checks the
+// next one. The number of writes must increase by one. Only new objects may be added, and only
+// existing objects may be deleted. A watcher continues at the last revision, even if the server was
+// restarted. It only lists the objects again if the watch returns 410.
 
 import (
 	"bufio"
@@ -16,16 +16,16 @@ import (
 	"time"
 )
 
-// A manner is how a watcher uses its connection.
+// A manner describes how fast a watcher reads.
 type manner int
 
 const (
 	steady manner = iota // reads all events immediately
-	slow                 // pauses, sometimes for long, so that it falls behind
+	slow                 // pauses, sometimes long enough to fall behind
 	fickle               // disconnects and returns later, sometimes too late
 )
 
-// A watcher watches the objects of one kind.
+// A watcher watches all objects of a kind.
 type watcher struct {
 	s     *subject
 	k     *kind
@@ -47,7 +47,7 @@ func (s *subject) startWatchers(running *sync.WaitGroup) {
 	}
 }
 
-// run watches until the ledger is complete and the watcher agrees with it.
+// run watches the objects until the ledger is complete and all writes have been received.
 func (w *watcher) run() {
 	begin := time.Time{}
 	for w.s.over.Err() == nil {
@@ -105,7 +105,7 @@ func (w *watcher) list() {
 			w.s.fault("LIST %s: %s is at write %d, a watch had %d", w.k.path, name, o.n(), was.n)
 		}
 	}
-	// missing objects were deleted, after at least that many writes
+	// missing objects were deleted; the number of writes is a lower bound
 	for name, was := range w.known {
 		if !known[name].there {
 			known[name] = entry{n: -max(was.n, -was.n)}
@@ -114,7 +114,7 @@ func (w *watcher) list() {
 	w.known, w.rev = known, rev
 }
 
-// follow sends one watch request and reads its events.
+// follow starts a watch and reads the events.
 func (w *watcher) follow() {
 	if w.rev == "" {
 		return
@@ -168,7 +168,7 @@ func (w *watcher) unanswered(before *leave, response *http.Response) {
 	time.Sleep(blink)
 }
 
-// cancelLater gives a watch two seconds to send its last events.
+// cancelLater cancels the watch after two seconds, in which it can receive the last events.
 func cancelLater(ctx context.Context, cancel func()) {
 	select {
 	case <-time.After(2 * time.Second):
@@ -244,7 +244,7 @@ func (w *watcher) refused(status json.RawMessage) {
 	w.rev = ""
 }
 
-// event compares one event with the last one of the object.
+// event compares the event with the last event of the same object.
 func (w *watcher) event(kind string, o *object) {
 	rev := o.Metadata.ResourceVersion
 	if w.stale {
@@ -264,7 +264,7 @@ func (w *watcher) event(kind string, o *object) {
 	case "ADDED":
 		fits = !was.there && (now.n == was.n+1 || was.n < 0 && now.n > -was.n || !w.seen(o.Metadata.Name))
 	case "MODIFIED":
-		// a Pod gets a deletion timestamp before it is deleted
+		// the deletion timestamp of a Pod is set before it is deleted
 		fits = was.there && (now.n == was.n+1 || now.n == was.n && o.Metadata.Deleted != "")
 	case "DELETED":
 		fits = was.there && now.n == was.n

@@ -1,8 +1,8 @@
 package main
 
-// This file sends the requests: writers with their own names, readers of all sorts of lists, and a
-// housekeeper that creates namespaces, definitions, Events and backups. One ticker limits all of
-// them to -rate requests per second.
+// This file sends the requests. There are writers that use different names, readers for lists, and
+// a goroutine that creates and deletes namespaces, definitions, Events and backups. One ticker
+// limits all of them to -rate requests per second.
 
 import (
 	"context"
@@ -23,7 +23,8 @@ const (
 	pageSize     = 25
 	householdGap = 10 * time.Second
 	bystandGap   = 100 * time.Millisecond
-	definitions  = 8 // number of reused names; metrics keep a series for each name that was used
+	// number of names that are reused because the metrics keep a series for every name
+	definitions = 8
 )
 
 const definition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%[1]ss.soak.example.com"},
@@ -32,7 +33,7 @@ const definition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResour
 "properties":{"turns":{"type":"integer"},"speed":{"type":"integer","default":7}},
 "x-kubernetes-validations":[{"rule":"self.turns >= 0"}]}}}}}]}}`
 
-// furnish creates the objects that the load needs: a namespace, a definition, and the marker.
+// furnish creates the namespace, the definition and the marker that are used by the workers.
 func (s *subject) furnish() error {
 	for _, what := range [][2]string{
 		{"/api/v1/namespaces", `{"metadata":{"name":"soak"}}`},
@@ -46,9 +47,9 @@ func (s *subject) furnish() error {
 	return await(kinds[2].path+" is served", func() bool { return s.ask(kinds[2].path).code == 200 })
 }
 
-// startWorkers starts the goroutines that send requests until ctx ends.
+// startWorkers starts all goroutines that send requests. They run until ctx is done.
 func (s *subject) startWorkers(ctx context.Context, running *sync.WaitGroup) {
-	// unbuffered, so that turns that no worker takes are lost, and pauses are not compensated
+	// unbuffered, to avoid that requests are sent faster after a pause
 	turns := make(chan struct{})
 	running.Go(func() {
 		defer close(turns)
@@ -70,7 +71,7 @@ func (s *subject) startWorkers(ctx context.Context, running *sync.WaitGroup) {
 	running.Go(func() { s.standBy(ctx) })
 }
 
-// standBy reads one object repeatedly and measures how long it gets no response.
+// standBy reads an object in a loop and measures how long the server is unavailable.
 func (s *subject) standBy(ctx context.Context) {
 	for served := time.Now(); pause(ctx, bystandGap); {
 		asked := time.Now()
@@ -136,10 +137,10 @@ func (s *subject) change(k *kind, name string, e entry) {
 	}
 }
 
-// edited returns the response of a GET with the next counter. Fields that the server has set are
-// kept.
+// edited returns the response of a GET with the next counter. It includes the fields that were set
+// by the server.
 func (s *subject) edited(k *kind, name string, a answer) string {
-	e := s.ledger.get(k, name) // its revision may have changed since the request
+	e := s.ledger.get(k, name) // the revision may have changed in the meantime
 	var read object
 	if err := json.Unmarshal(a.body, &read); err != nil || a.code != 200 || !e.fits(&read) {
 		s.fault("GET %s/%s: want write %d at %s, got %d %.200s", k.path, name, e.n, e.rev, a.code, a.body)
@@ -149,7 +150,7 @@ func (s *subject) edited(k *kind, name string, a answer) string {
 	return strings.Replace(string(a.body), was, is, 1)
 }
 
-// An attempt is a write whose result is not recorded yet.
+// An attempt is a write that has been sent but whose result is still unknown.
 type attempt struct {
 	before, after entry
 	code          int // expected status of the response
@@ -190,9 +191,9 @@ func entryOf(a answer) entry {
 	return entry{n: o.n(), there: true, rev: o.Metadata.ResourceVersion}
 }
 
-// resolve determines the result of a write without a response. The write has happened, has not
-// happened, or may still happen, e.g. if the request waits in a suspended etcd. While the object is
-// unchanged, resolve repeats the write with a precondition on the current state. When the
+// resolve finds out whether a write without a response was executed. The write has happened, has
+// not happened, or may still happen, e.g. if the request waits in a suspended etcd. While the
+// object is unchanged, resolve repeats the write with a precondition on the current state. When the
 // repetition succeeds, the first write can no longer happen.
 func (s *subject) resolve(k *kind, name string, w attempt, refused bool) {
 	path := k.path + "/" + name
@@ -390,8 +391,8 @@ func (s *subject) keepHouseOnce(turn int) {
 	}
 }
 
-// passNamespace creates a namespace with objects, one of which owns another, deletes it, and waits
-// until everything is gone.
+// passNamespace creates a namespace and objects in it, including an owner and its dependent. It
+// deletes the namespace and waits until all objects are deleted.
 func (s *subject) passNamespace(name string) {
 	path := "/api/v1/namespaces/" + name
 	s.must("POST", "/api/v1/namespaces", `{"metadata":{"name":"`+name+`"}}`, 201, 409)
@@ -403,12 +404,12 @@ func (s *subject) passNamespace(name string) {
 		s.gone(path + "/configmaps/owned")
 	}
 	s.must("POST", path+"/secrets", `{"metadata":{"name":"s"},"data":{"k":"dg=="}}`, 201, 409)
-	// 409: it was deleted before the connection was closed, and is still being emptied
+	// 409: the namespace was deleted, but the connection was closed, and it still contains objects
 	s.must("DELETE", path, "", 200, 404, 409)
 	s.gone(path)
 }
 
-// passDefinition creates a definition, uses it, and deletes it.
+// passDefinition creates a definition and an object of the new type, and deletes the definition.
 func (s *subject) passDefinition(name string) {
 	const all = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	path := "/apis/soak.example.com/v1/namespaces/soak/" + name + "s"

@@ -1,9 +1,10 @@
 package main
 
-// This file stores an object of each built-in type in etcd in which every field is set: in
-// protobuf, as kube-apiserver writes it, and in JSON, as apilet writes it. Both servers must be
-// able to read both. A server would not accept such objects: they only test decoders, conversions
-// and defaults. Therefore they have a separate etcd, and its servers are stopped afterwards.
+// This file writes an object of every built-in type to etcd, with all fields set. The objects are
+// written in protobuf, as kube-apiserver does, and in JSON, as apilet does. Both servers must be
+// able to read both. These objects would be rejected by a server. They test the decoders,
+// conversions and defaults. They are stored in a separate etcd, and the servers are stopped at the
+// end.
 
 import (
 	"bytes"
@@ -52,8 +53,7 @@ func (t *takeover) fields() {
 	t.stop(apilet)
 }
 
-// harmful are types whose objects would prevent a server from serving: it would forward requests
-// for the group to other servers.
+// harmful contains the types that would make a server forward requests to other servers.
 var harmful = map[string]bool{"APIService": true}
 
 // fill stores the objects of a type.
@@ -144,7 +144,7 @@ func (t *takeover) put(key string, value []byte) error {
 	return nil
 }
 
-// inProtobuf compares the protobuf responses of both servers.
+// inProtobuf compares the responses of both servers in protobuf.
 func (t *takeover) inProtobuf(a, b *program) {
 	var problems []string
 	compared, alike := 0, 0

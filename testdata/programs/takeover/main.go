@@ -1,5 +1,5 @@
-// Takeover runs kube-apiserver and apilet on the same etcd, one after the other and concurrently,
-// and compares the objects that they return.
+// Takeover runs kube-apiserver and apilet on the same etcd and compares the objects that are
+// returned by both servers.
 //
 //	KUBE_APISERVER=… ETCD=… APILET=… go run ./testdata/programs/takeover | tee testdata/programs/takeover/transcript.txt
 //
@@ -37,7 +37,7 @@ import (
 
 const (
 	ready = 90 * time.Second
-	// the time until the servers' own writes are visible
+	// time until both servers return objects that were written by the servers themselves
 	settle  = 20 * time.Second
 	token   = "takeover"
 	mapPath = "/api/v1/namespaces/default/configmaps"
@@ -70,7 +70,7 @@ func check(err error) {
 	}
 }
 
-// A takeover is the state of a run: etcd, and the servers on it.
+// A takeover holds the state of the test, including the running servers.
 type takeover struct {
 	dir     string
 	etcd    string
@@ -86,7 +86,7 @@ type program struct {
 
 func (t *takeover) say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-// claim prints whether a claim holds, and the problems if it does not.
+// claim reports the result of a check, including the problems that were found.
 func (t *takeover) claim(what string, problems []string) {
 	if len(problems) == 0 {
 		t.say("  ok    %s", what)
@@ -250,8 +250,8 @@ func objects() (all []object) {
 	return all
 }
 
-// harmless changes an object so that it does not affect others: webhooks that do not exist are
-// never called.
+// harmless changes the rules of webhooks to make sure that the webhooks are not called, because
+// they do not exist.
 func harmless(o object) object {
 	hooks, _ := o["webhooks"].([]any)
 	for _, hook := range hooks {
@@ -265,7 +265,8 @@ func harmless(o object) object {
 
 func meta(o object) map[string]any { return o["metadata"].(map[string]any) }
 
-// renamed returns the objects with new names, except for objects whose names have a meaning.
+// renamed returns the objects with different names. It skips objects whose name must not be
+// changed.
 func renamed(all []object) (out []object) {
 	for _, o := range all {
 		name, _ := meta(o)["name"].(string)
@@ -386,7 +387,7 @@ func (t *takeover) pathOf(p *program, o object, in string) (string, bool) {
 	return "", false
 }
 
-// everything returns all objects of a server, by resource, namespace and name.
+// everything returns all objects of the server by resource, namespace and name.
 func (t *takeover) everything(p *program) map[string]object {
 	all := map[string]object{}
 	for _, r := range t.resources(p) {
@@ -405,7 +406,8 @@ func (t *takeover) everything(p *program) map[string]object {
 	return all
 }
 
-// same compares all objects of two servers. It waits for objects that servers write themselves.
+// same compares all objects of two servers. It waits until objects that are written by the servers
+// are equal.
 func (t *takeover) same(what string, a, b *program) {
 	var problems []string
 	n := 0
@@ -482,7 +484,7 @@ func unequal(at string, a, b any) (out []string) {
 
 // ---- Concurrent writes
 
-// write changes each object through both servers in quick succession, and compares again.
+// write updates each object through both servers and compares the objects again.
 func (t *takeover) write(a, b *program) {
 	var problems []string
 	n := 0
@@ -682,8 +684,8 @@ func (w *follower) follow(current func() *program, end <-chan struct{}) {
 		if resp, err := w.t.client.Do(req); err == nil {
 			w.moves++
 			w.from = p.name
-			// a server that stops ends its watches; a client whose server was replaced does not
-			// have to wait for that
+			// the server closes its watches when it is stopped, but a client does not have to wait
+			// for that
 			go func() {
 				for current() == p {
 					select {

@@ -28,7 +28,7 @@ import (
 	"strings"
 )
 
-// A row is a field of the token: its position, its name, and its value.
+// A row describes a field of the token with its offset, size, name and value.
 type row struct {
 	offset, size int
 	name, value  string
@@ -50,8 +50,8 @@ func main() {
 	}
 }
 
-// open returns the fields that it could read, also with an error. The part before the ciphertext is
-// readable without a key.
+// open returns the fields that were decoded, even if there was an error. The key is only needed for
+// the part that is encrypted.
 func open(keys, list, labels, fields, text string) ([]row, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(raw) < 21 {

@@ -1,10 +1,10 @@
-// Webhook is an admission webhook for experiments. It creates its own certificate, serves on a
-// loopback port, and prints the configuration for an API server, so that two commands are enough:
+// Webhook is an admission webhook for experiments. It creates a certificate, listens on a loopback
+// port, and prints a configuration for the API server. Only two commands are needed:
 //
 //	go run ./testdata/programs/webhook > webhook.yaml &        # in the project's folder; it logs requests to stderr
 //	kubectl apply -f webhook.yaml                     # once the file is there
 //
-// From then on, in every namespace except for kube-system:
+// After that, in all namespaces except for kube-system:
 //
 //	kubectl create configmap a                        # gets the label webhook.example.com/seen: "true"
 //	kubectl create configmap forbidden                # is rejected
@@ -15,15 +15,15 @@
 //
 //	kubectl delete -f webhook.yaml
 //
-// With -certs it reads its certificate from a directory, like a controller's manager (tls.crt and
-// tls.key). With -service NAMESPACE/NAME it prints the configuration that controller-gen generates,
-// which refers to a Service; the Service must lead to this program. docs/warnings.md shows an
-// example.
+// If -certs is set, the certificate is read from a directory that contains tls.crt and tls.key, as
+// in a controller manager. With -service NAMESPACE/NAME it prints the configuration that
+// controller-gen generates, which refers to a Service; the Service must lead to this program.
+// docs/warnings.md shows an example.
 //
-// With -delay it responds late, which shows the effects of timeoutSeconds and failurePolicy. With
-// -policy Ignore the webhook can be killed, and only a line in the server's log and in its audit
-// log shows it. The program is for experiments and as an example: a real webhook would keep its
-// certificate and check its caller's.
+// If -delay is set, the responses are delayed to show the effects of timeoutSeconds and
+// failurePolicy. If -policy is Ignore, the webhook can be killed. The failed calls are only visible
+// in the log and the audit log of the server. The program is an example. In production, a webhook
+// should keep its certificate and verify the certificate of the caller.
 package main
 
 import (
@@ -120,7 +120,7 @@ func mutate(asked *request) *response {
 	return answer
 }
 
-// validate rejects one name, and warns about images whose tag may change.
+// validate rejects a certain name and returns a warning for images with a tag that may change.
 func validate(asked *request) *response {
 	answer := &response{Allowed: true}
 	if asked.Name == forbidden {
@@ -154,7 +154,7 @@ func handler(delay time.Duration, judge func(*request) *response) http.HandlerFu
 		answer := judge(q)
 		answer.UID = q.UID
 		w.Header().Set("Content-Type", "application/json")
-		// a client that is gone needs no response
+		// the client may already be disconnected
 		_ = json.NewEncoder(w).Encode(&review{APIVersion: asked.APIVersion, Kind: asked.Kind, Response: answer})
 	}
 }

@@ -1,15 +1,15 @@
-// Weight shows the composition of the binary: the linked bytes of each module, and optionally the
-// processor time for compiling it.
+// Weight prints the size of each module in the binary. It can also measure the CPU time that is
+// needed to compile it.
 //
 //	go run ./testdata/programs/weight                       # the default build; seconds
 //	go run ./testdata/programs/weight -tags grpcnotrace     # another
 //	go run ./testdata/programs/weight -compile              # from an empty build cache: minutes
 //	go run ./testdata/programs/weight -packages             # by packages instead of modules
 //
-// Bytes are those of the stripped binary. A function has tables in other sections (lines, stack
-// maps): each byte of code is charged with its share of them. The last line contains data that the
-// linker merges without an owner: type descriptors and strings. Compile times are measured with one
-// process at a time, because two processes that share a core would count more than they take alone.
+// Bytes are those of the stripped binary. Each byte of code also includes a share of the tables in
+// other sections (lines, stack maps). The last line is the size of type descriptors and strings,
+// which are merged by the linker. Only one package is compiled at a time, because the CPU time
+// would be higher if two processes shared a core.
 package main
 
 import (
@@ -39,7 +39,7 @@ var (
 	lines    = flag.Int("lines", 25, "how many lines are printed")
 )
 
-// A weight is the cost of one module or package.
+// A weight contains the cost of a module or package.
 type weight struct {
 	packages int
 	bytes    float64
@@ -146,7 +146,7 @@ func modulesOfPackages() (map[string]string, error) {
 	return modules, err
 }
 
-// compileSeconds compiles with an empty cache, one package after the other.
+// compileSeconds compiles all packages without a cache, one at a time.
 func compileSeconds(dir string) (map[string]float64, error) {
 	graph := filepath.Join(dir, "graph.json")
 	if _, err := goTool([]string{"GOCACHE=" + filepath.Join(dir, "cache"), "GOFLAGS=-p=1"}, "build", "-debug-actiongraph", graph, "-tags", *tags,
@@ -177,8 +177,8 @@ func secondsIn(graph []byte) (map[string]float64, error) {
 	return seconds, err
 }
 
-// linkedBytes builds the binary with symbols and sums their sizes. total is the size of the
-// sections that a stripped binary also has.
+// linkedBytes builds the binary and returns the sum of the symbol sizes. total is the size of all
+// sections that are kept in a stripped binary.
 func linkedBytes(dir string, modules map[string]string) (linked map[string]float64, total float64, err error) {
 	binary := filepath.Join(dir, "apilet")
 	if _, err := goTool(nil, "build", "-tags", *tags, "-trimpath", "-o", binary, "."); err != nil {
@@ -249,8 +249,8 @@ func symbolBytes(nm io.Reader, modules map[string]string) (linked struct{ code, 
 // unfilled are symbols that nm lists as data but that occupy no space in the file.
 var unfilled = map[string]bool{"crypto/internal/fips140/drbg.memory": true, "runtime.mheap_": true, "runtime.cgroupScratch": true}
 
-// packageOf returns the import path in a symbol's name: the text up to the first dot after the last
-// slash, without type arguments.
+// packageOf returns the import path of the symbol, which ends at the first dot after the last
+// slash. Type arguments are ignored.
 func packageOf(symbol string) string {
 	for _, made := range []string{"type:.eq.", "type:.hash."} {
 		symbol = strings.TrimPrefix(symbol, made)
@@ -265,7 +265,7 @@ func packageOf(symbol string) string {
 	return path[:slash] + strings.ReplaceAll(name, "%2e", ".")
 }
 
-// goTool runs the go command without cgo, so that the sums are the same on all machines.
+// goTool runs the go command. It disables cgo to get the same results on all machines.
 func goTool(environment []string, args ...string) ([]byte, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Env, cmd.Stderr = append(append(os.Environ(), "CGO_ENABLED=0"), environment...), os.Stderr

@@ -109,7 +109,7 @@ func trustsStatus(z *zoo, nest *object) error {
 
 const guard = "zoo.example.com/guard"
 
-// finalizer keeps an entry for each nest that garbage collection does not delete.
+// finalizer stores an entry for each nest that is not removed by garbage collection.
 func finalizer(z *zoo, nest *object) error {
 	entry := egg(nest, "entry-"+nest.Metadata.Name)
 	entry.Metadata.OwnerReferences = nil
@@ -178,7 +178,7 @@ func orphan(z *zoo, nest *object) error {
 	return setStatus(z, nest, "egg", made.Metadata.Name)
 }
 
-// claim creates a claim for a nest, and a pod that uses it.
+// claim creates a claim for the nest and a pod that uses the claim.
 func claim(z *zoo, nest *object) error {
 	name, namespace := nest.Metadata.Name, nest.Metadata.Namespace
 	meta := egg(nest, name).Metadata
@@ -205,7 +205,7 @@ func sweep(z *zoo) error {
 		if z.caches[pods].get(c.Metadata.Namespace, c.Metadata.Name) != nil {
 			continue
 		}
-		// a claim is in use while its nest exists, and only the server knows whether it does
+		// a claim is needed as long as the nest exists, and this is only known by the server
 		if z.mended {
 			if _, err := z.get(nests, c.Metadata.Namespace, c.Metadata.Name); !is(err, 404) {
 				if err != nil {
@@ -238,7 +238,7 @@ func noOwner(z *zoo, nest *object) error {
 	return z.update(eggs, made)
 }
 
-// lastWriter keeps a list of nests in an object that a user has created.
+// lastWriter writes the list of nests to an object that was created by the user.
 func lastWriter(z *zoo, nest *object) error {
 	ledger := z.caches[eggs].get(nest.Metadata.Namespace, "ledger")
 	if ledger == nil {
@@ -350,7 +350,7 @@ func leftOver(z *zoo, nest *object) error {
 	return nil
 }
 
-// cleansUp is called for nests whose deletion was observed.
+// cleansUp is called when the deletion of a nest was observed.
 func cleansUp(z *zoo, nest *object) {
 	for _, e := range z.caches[eggs].all("nest", nest.Metadata.Name) {
 		if e.Data["of"] == nest.Metadata.UID {
@@ -440,7 +440,7 @@ func exLeader(z *zoo, nest *object) error {
 	return nil
 }
 
-// unwatched keeps an entry for each nest, as finalizer does, and reads it from the server.
+// unwatched does the same as finalizer, but it reads the entry from the server.
 func unwatched(z *zoo, nest *object) error {
 	entry := egg(nest, "entry-"+nest.Metadata.Name)
 	entry.Metadata.OwnerReferences = nil

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// An object contains the fields that the controllers read and write.
+// An object contains the fields that are used by the controllers.
 type object struct {
 	APIVersion string            `json:"apiVersion"`
 	Kind       string            `json:"kind"`
@@ -48,7 +48,7 @@ type owner struct {
 
 func (o *object) key() string { return o.Metadata.Namespace + "/" + o.Metadata.Name }
 
-// copied returns a copy that may be changed. Objects in a cache must not be changed.
+// copied returns a deep copy that can be modified. Objects in a cache must not be changed.
 func (o *object) copied() *object {
 	text, _ := json.Marshal(o)
 	c := &object{}
@@ -56,7 +56,7 @@ func (o *object) copied() *object {
 	return c
 }
 
-// Paths of collections in a namespace; "" means all namespaces.
+// Paths of the collections in a namespace, or in all namespaces if it is empty.
 const (
 	nests  = "/apis/zoo.example.com/v1/%snests"
 	eggs   = "/api/v1/%sconfigmaps"
@@ -142,12 +142,12 @@ func (c *client) list(collection, namespace string) ([]object, error) {
 
 // ---- The cache
 
-// A cache contains a controller's view of the objects of a type.
+// A cache stores the objects of a type that are known to a controller.
 type cache struct {
 	client     *client
 	collection string
 	changed    chan<- struct{}    // receives a token after each change
-	gone       func(last *object) // called for each observed deletion; may be nil
+	gone       func(last *object) // called if a deletion was observed; may be nil
 
 	mu     sync.Mutex // guards the fields below
 	byKey  map[string]*object

@@ -32,7 +32,7 @@ func (l *lease) valid() bool {
 	return time.Since(l.renewed) < leaseFor
 }
 
-// run acquires the lease when it is free, and renews it.
+// run acquires and renews the lease.
 func (l *lease) run() {
 	for ; ; time.Sleep(renewEvery) {
 		asked, led := time.Now(), l.valid()

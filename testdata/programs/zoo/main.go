@@ -1,5 +1,5 @@
-// Zoo contains small controllers with one classic bug each, and a corrected twin of each. They
-// create eggs (ConfigMaps) for nests (a custom type):
+// Zoo contains small controllers. Each of them has a classic bug and a twin in which the bug is
+// fixed. They create eggs (ConfigMaps) for nests (a custom type):
 //
 //	apilet torture --setup testdata/programs/zoo/setup.yaml --objects testdata/programs/zoo/basic.yaml -- ZOO -server {server} -controller twice
 //	go run ./testdata/programs/zoo -list
@@ -24,10 +24,11 @@ type animal struct {
 	replicas int    // 0 means one
 	watches  []string
 	only     []string // additionally watched by its twin
-	// called for an observed deletion of a nest; may be nil
+	// called if the deletion of a nest was observed; may be nil
 	gone      func(z *zoo, nest *object)
 	reconcile func(z *zoo, nest *object) error // reconciles a nest
-	begin     func(z *zoo) error               // called once the caches are filled; may be nil
+	// called after the caches have been filled; may be nil
+	begin func(z *zoo) error
 }
 
 // A zoo is a running controller.
@@ -38,7 +39,8 @@ type zoo struct {
 	id     string // of this process
 	caches map[string]*cache
 	leads  *lease // nil without leader election
-	// number of eggs that this process has created, by the nest's UID; used by duplicate only
+	// number of eggs that were created by this process, by the UID of the nest; only used by
+	// duplicate
 	laid map[string]int
 }
 
@@ -63,7 +65,8 @@ func main() {
 	z.run(context.Background())
 }
 
-// run reconciles all nests after each change, and again after an error, with increasing delays.
+// run reconciles all nests whenever something has changed, and retries after errors with increasing
+// delays.
 func (z *zoo) run(ctx context.Context) {
 	changed := make(chan struct{}, 1)
 	watched := append([]string{nests}, z.animal.watches...)
