@@ -19,7 +19,7 @@ func Example_autoseats() {
 			c.Tick(autoseats.Sample{Now: now, InUse: 1})
 		}
 		first, seats := c.State().Seats, 0
-		for range 8 { // now a request is waiting for a seat, and a list takes this long
+		for range 8 { // a request is now waiting for a seat, and each list takes the given time
 			now = now.Add(250 * time.Millisecond)
 			inUse := float64(c.State().Seats)
 			for range 20 {

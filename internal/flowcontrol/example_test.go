@@ -34,8 +34,8 @@ func Example() {
 	// alice runs at global-default
 }
 
-// The state shows how the seats are divided. The number of nominal seats is determined by the
-// shares of the level.
+// The seats are divided by the shares of the levels. The number of nominal seats is determined by
+// the shares of the level.
 func ExampleDispatcher_State() {
 	d := flowcontrol.NewDispatcher(600, time.Minute)
 	objects := flowcontrol.WithMandatory(flowcontrol.SuggestedObjects())
@@ -54,7 +54,8 @@ func ExampleDispatcher_State() {
 	// workload-low 245
 }
 
-// If two servers disagree about a condition, each of them writes it at most six times per minute.
+// If two servers disagree about a condition, each of them updates it no more than six times per
+// minute.
 func ExamplePacer() {
 	var p flowcontrol.Pacer
 	now, written := time.Date(2026, time.November, 1, 12, 0, 0, 0, time.UTC), 0

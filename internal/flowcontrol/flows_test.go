@@ -177,8 +177,8 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	}
 }
 
-// TestDistinguishers tests the methods to distinguish flows: by user, by namespace, by an
-// annotation with a pattern, and not at all.
+// TestDistinguishers checks that requests are assigned to flows by user, by namespace, or by an
+// annotation that contains a pattern.
 func TestDistinguishers(t *testing.T) {
 	dig := digestOfText(t, "team-7:bob[staff,tenant:acme,tenant:other] list core/pods team-9-prod")
 	for _, c := range []struct {

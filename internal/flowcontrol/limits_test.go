@@ -20,7 +20,7 @@ import (
 )
 
 // A heldSeat is a request that keeps its seats until release is called. done is closed when the
-// request has finished, and err is nil if it was executed.
+// request has finished. err is nil if the request was executed.
 type heldSeat struct {
 	release context.CancelFunc
 	cancel  context.CancelFunc
@@ -245,8 +245,8 @@ func TestALevelWithoutSeatsHoldsItsRequests(t *testing.T) {
 	})
 }
 
-// TestALevelThatLentAllServesOneRequest checks that the level can still run one request at a time
-// before its seats are returned.
+// TestALevelThatLentAllServesOneRequest checks that a level that has lent all of its seats can
+// still run a request.
 func TestALevelThatLentAllServesOneRequest(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := NewDispatcher(10, 4*time.Minute)
@@ -937,7 +937,7 @@ func TestDemandIsMeasuredOverTime(t *testing.T) {
 	}
 }
 
-// TestLevelsBorrow tests two levels that both need twice the number of their seats.
+// TestLevelsBorrow checks the limits of two levels if both of them need more seats.
 func TestLevelsBorrow(t *testing.T) {
 	for _, percents := range [][2][2]int32{{{50, 67}, {33, 50}}, {{50, 33}, {67, 50}}} {
 		seatBubble(t, func(t *testing.T, ctx context.Context) {

@@ -67,7 +67,7 @@ type seatLoad struct {
 	from, until time.Duration
 }
 
-// A scene runs the loads and records how many seats are held by each of them.
+// A scene runs the loads and records the number of seats that are in use.
 type scene struct {
 	d        *Dispatcher
 	mu       sync.Mutex
@@ -382,8 +382,8 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 }
 
-// BenchmarkBacklog finishes a request, starts the next one, and adds another while four requests
-// are waiting in every queue.
+// BenchmarkBacklog measures the time to finish a request, start the next one and add another if
+// there are four waiting requests in every queue.
 func BenchmarkBacklog(b *testing.B) {
 	for _, seats := range []int{1, 600} {
 		for _, queues := range []int32{64, 1024} {

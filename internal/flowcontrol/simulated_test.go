@@ -153,7 +153,7 @@ func TestIdleServerForgetsSurplus(t *testing.T) {
 	t.Parallel()
 	c := autoseats.New(autoseats.Bounds{Cores: 2, MinSeats: 7, MaxSeats: 600})
 	now := time.Unix(1000, 0)
-	for range 100 { // webhooks: seats are used, but the processors are idle
+	for range 100 { // requests of webhooks use seats, but the processors are idle
 		now = now.Add(250 * time.Millisecond)
 		n := c.State().Seats
 		for range 10 {

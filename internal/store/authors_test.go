@@ -48,7 +48,8 @@ func TestRecordsHaveTimesAndAuthors(t *testing.T) {
 	want := Author{User: "alice", Agent: "kubectl/v1.36", Verb: "apply", Subresource: "status"}
 	other := Author{User: "bob"}
 	rec := mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	clock = clock.Add(-30 * time.Second) // after a small correction, times do not go back
+	// the clock is corrected, but the timestamps must not decrease
+	clock = clock.Add(-30 * time.Second)
 	second := writeAs(t, st, "//pods/x/b", other)
 	clock = clock.Add(-2 * time.Hour) // a large correction: times follow the clock
 	third := writeAs(t, st, "//pods/x/c", other)

@@ -275,7 +275,7 @@ func (d *liveDamage) writes(n int, after bool) {
 	}
 }
 
-// same checks that the object has not changed since the last write, unless it cannot be read.
+// same checks that the object has not been modified since the last write. Reading it may also fail.
 func (d *liveDamage) same(key string) {
 	d.t.Helper()
 	want, live := d.now[key]

@@ -209,8 +209,7 @@ func (d *damageCampaign) use(path string) (shown map[string]string, err error) {
 	return shown, err
 }
 
-// TestPagesInACircleAreRefused tests a tree without an end: the last child of a branch page is the
-// page itself.
+// TestPagesInACircleAreRefused tests a branch page that refers to itself as its last child.
 func TestPagesInACircleAreRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	st := openTestStore(t, path)

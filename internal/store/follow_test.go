@@ -23,7 +23,7 @@ func openFollowed(t testing.TB) *Store {
 	return st
 }
 
-// A followed is a follower that records the revision of every key.
+// A followed is a Follower that keeps track of the revision of every key.
 type followed struct {
 	*Follower
 	known  map[string]int64

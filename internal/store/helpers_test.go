@@ -100,7 +100,7 @@ func verifyAcked(t *testing.T, path string, acked map[int64]string) {
 	}
 }
 
-// smallFile returns the bytes of a data file that was closed. Its trees have a few levels.
+// smallFile returns the contents of a small data file that was closed. Its trees have a few levels.
 func smallFile(t *testing.T, objects int, clean bool) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "small.db")

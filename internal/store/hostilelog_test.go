@@ -25,7 +25,7 @@ type forger struct {
 	log []byte
 }
 
-// sumHeads computes the checksums of both heads and their meta pages.
+// sumHeads updates the checksums of both heads and the meta pages.
 func (f *forger) sumHeads() {
 	for _, b := range [][]byte{f.log[:headBytes], f.log[headBytes:headsBytes]} {
 		sum := fnv.New64a()
@@ -35,7 +35,7 @@ func (f *forger) sumHeads() {
 	}
 }
 
-// records returns the offsets and sizes of the records that would be replayed.
+// records returns the offset and size of each record that would be replayed.
 func (f *forger) records() (at, sizes []int) {
 	epoch := f.log[48:56]
 	for i := headsBytes; i+32 <= len(f.log); i += 8 {
@@ -57,7 +57,7 @@ func (f *forger) number() uint64 {
 	return [...]uint64{0, 1, 2, 3, 4095, 4096, 1 << 20, 1 << 30, 1 << 31, 1<<32 - 1, 1 << 40, 1 << 62, math.MaxInt64, 1 << 63, math.MaxUint64, f.rnd.Uint64()}[f.rnd.IntN(16)]
 }
 
-// forge modifies a field in both heads or some bytes of a record.
+// forge changes a field in both heads or the contents of a record.
 func (f *forger) forge() string {
 	defer f.sumHeads()
 	at, sizes := f.records()

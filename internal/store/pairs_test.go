@@ -35,7 +35,7 @@ type copiedFile struct {
 	backup bool  // created by the store itself
 }
 
-// A pairMaker runs a store and makes copies of its files.
+// A pairMaker runs a store and copies its files.
 type pairMaker struct {
 	t      *testing.T
 	rnd    *rand.Rand
@@ -178,7 +178,8 @@ func (p *pairMaker) copies() {
 	case 2:
 		takeData(busy)
 		takeLog(busy)
-	case 3, 4: // nothing is written in between, so the first pages of the file are consistent
+	// nothing is written between the two copies, so the first pages of the file are consistent
+	case 3, 4:
 		takeLog(0)
 		takeData(busy)
 	case 5:
@@ -195,8 +196,8 @@ func (p *pairMaker) copies() {
 	p.data, p.logs = p.data[max(0, len(p.data)-12):], p.logs[max(0, len(p.logs)-12):]
 }
 
-// another makes copies from a different lifetime of the store, e.g. from a backup or from a store
-// that was started on a copy.
+// another makes copies of a different lifetime of the store, such as a backup or a copy that was
+// used by another server.
 func (p *pairMaker) another() {
 	folder, err := os.MkdirTemp(p.dir, "life-")
 	if err != nil {
@@ -278,7 +279,7 @@ func (p *pairMaker) damage(c *copiedFile) string {
 	return what
 }
 
-// pick selects two copies and describes how they were changed.
+// pick returns two of the copies and a description of how they were changed.
 func (p *pairMaker) pick() (data, log copiedFile, what string, damaged bool) {
 	n := p.rnd.IntN(len(p.data))
 	data, log = p.data[n], p.logs[p.rnd.IntN(len(p.logs))]

@@ -79,8 +79,8 @@ func openReplicaStore(t testing.TB, path string, replica *Replica) *Store {
 	return st
 }
 
-// TestReplicaFollowsALog checks that a replica returns the contents of the log at every revision,
-// even after compactions, restarts and snapshots.
+// TestReplicaFollowsALog checks that the contents of a replica are correct at every revision, even
+// after a compaction, a restart or a snapshot.
 func TestReplicaFollowsALog(t *testing.T) {
 	t.Parallel()
 	for range 6 {
@@ -141,8 +141,8 @@ func followLog(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// resumeAt returns the position after a restart. The replica may not have stored revisions that did
-// not change its keys.
+// resumeAt returns the position after a restart. The replica may have lost revisions that did not
+// change any of its keys.
 func resumeAt(log *modelLog, st *Store, sent int) int {
 	for sent > 0 && log.entries[sent-1].Rev > st.Revision() {
 		sent--
@@ -195,7 +195,8 @@ func fill(t *testing.T, st *Store, log *modelLog, r *rand.Rand) {
 			page = append(page, e)
 		}
 	}
-	slices.Reverse(page) // the newest version of each key comes first; older versions are ignored
+	// the newest version of each key is sent first, and older versions are ignored
+	slices.Reverse(page)
 	if err := st.Fill(ctx, page); err != nil {
 		t.Fatal(err)
 	}

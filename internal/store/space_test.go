@@ -12,8 +12,8 @@ import (
 	"apilet/internal/apitest"
 )
 
-// A smallStore is a store with a quota of 4 MiB. It is compacted once a day and when the quota is
-// exceeded.
+// A smallStore is a store with a quota of 4 MiB. It is compacted once a day or if the quota has
+// been exceeded.
 type smallStore struct {
 	*Store
 	t      *testing.T

@@ -37,8 +37,7 @@ func tempStore(t testing.TB) *Store {
 	return st
 }
 
-// storeModel is the expected content of the store. It contains all writes in the order of their
-// revisions.
+// storeModel is the expected content of the store. It contains all writes in order.
 type storeModel []Event
 
 // at returns all live records at the given revision, sorted by key.
@@ -713,7 +712,7 @@ func followToRevision(t *testing.T, st *Store, resource string, end int64) {
 		}
 		select {
 		case <-wake:
-		// the last write may have changed another resource
+		// the last writes may have been made to another resource
 		case <-time.After(10 * time.Millisecond):
 		case <-starved:
 			t.Error("watcher starved")

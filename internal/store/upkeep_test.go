@@ -300,8 +300,8 @@ func TestStoreZeroedPages(t *testing.T) {
 	}
 }
 
-// TestStoreCheckFindsEveryFlipInARecord flips a bit in every byte of a record and its key, and
-// checks that this is detected.
+// TestStoreCheckFindsEveryFlipInARecord checks that a flipped bit is detected in every byte of a
+// record and its key.
 func TestStoreCheckFindsEveryFlipInARecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
 	st := openTestStore(t, path)

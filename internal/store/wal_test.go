@@ -244,9 +244,8 @@ func (d *cutDisk) step(live map[string]int64, i int) {
 	}
 }
 
-// TestPowerCutOfFileAndLog simulates power failures. Writes after the last sync may be lost or
-// reordered, in units of sectors. A start must find all acknowledged writes. Other writes must be
-// complete or absent.
+// TestPowerCutOfFileAndLog simulates power failures. Any writes after the last sync may be lost or
+// reordered. A start must find all acknowledged writes. Other writes must be complete or absent.
 //
 //	APILET_POWER_IMAGES=10000 go test -run TestPowerCutOfFileAndLog -v ./internal/store
 func TestPowerCutOfFileAndLog(t *testing.T) {
@@ -604,7 +603,7 @@ func TestRefusedCommitLeavesNoRecord(t *testing.T) {
 			if unsynced {
 				t.Error("something is written before the record is surely taken back")
 			}
-			// the header of a record that consists of zeros
+			// header of a record that is filled with zeros
 			unsynced = refused == 1 && len(b) == 32
 			// a record, not zeros
 			if refused == 0 && len(b) > 32 && binary.BigEndian.Uint32(b) > 0 {
@@ -731,8 +730,8 @@ func TestStartAfterAKillWalksThroughNoPages(t *testing.T) {
 	}
 }
 
-// TestDamageBeforeAReplay damages each page of a file after the store was killed. A start must fail
-// without changing the file and the log, or return only valid objects.
+// TestDamageBeforeAReplay checks that damaged pages are detected when the log is replayed. A start
+// must fail without changing the file and the log, or return only valid objects.
 func TestDamageBeforeAReplay(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestLongChains tests an object that was changed, deleted and recreated thousands of times. The
-// correct version must be returned for every revision, even if the history is compacted at the same
-// time. The memory for its waypoints must be limited.
+// TestLongChains tests an object that has been changed, deleted and recreated thousands of times.
+// The correct version must be returned for every revision, even if the history is compacted at the
+// same time. The memory for its waypoints must be limited.
 func TestLongChains(t *testing.T) {
 	t.Parallel()
 	st, rnd := tempStore(t), rand.New(rand.NewPCG(7, 7))
@@ -76,8 +76,8 @@ func TestLongChains(t *testing.T) {
 	}
 }
 
-// TestReadsOfThePastAreCut checks that objects with long chains are returned in chunks, so that no
-// transaction takes too long.
+// TestReadsOfThePastAreCut checks that the size of a chunk is limited if the objects have long
+// chains.
 func TestReadsOfThePastAreCut(t *testing.T) {
 	t.Parallel()
 	const keys, versions = 5, chainStepsMax/4 + 1000

@@ -15,8 +15,8 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// TestWaitsInVainGetShort checks that a commit waits as long as the last commit took, unless the
-// previous waits were useless.
+// TestWaitsInVainGetShort checks that the time a commit waits is reduced if no writes arrive while
+// it is waiting.
 func TestWaitsInVainGetShort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(*testing.T) {
@@ -53,9 +53,9 @@ func TestWaitsInVainGetShort(t *testing.T) {
 	})
 }
 
-// TestCommitWaitsForThoseWhoComeBack checks that a commit waits for clients whose previous write
-// was just acknowledged. It starts when all of these clients have sent another write, or when the
-// time limit is reached.
+// TestCommitWaitsForThoseWhoComeBack checks that a commit waits for the clients of the previous
+// commit. It starts when all of these clients have sent another write, or when the time limit is
+// reached.
 func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -110,8 +110,7 @@ const attacks = `(async () => {
 	return results.map(r => r.status === 'fulfilled' ? r.value.type : 'refused').join(' ');
 })()`
 
-// handshakes opens WebSocket connections from the page, from a worker, and from a frame without an
-// origin.
+// handshakes opens WebSocket connections from the page, a worker, and a frame without an origin.
 const handshakes = `(() => {
 	const open = 'new WebSocket("SERVER/api/v1/namespaces/default/configmaps?watch=1".replace("https", "wss"))';
 	eval(open);

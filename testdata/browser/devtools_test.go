@@ -2,7 +2,8 @@ package browser
 
 // This file controls Chromium: the DevTools protocol consists of JSON messages, which
 // --remote-debugging-pipe transfers over the descriptors 3 and 4. Each message ends with a zero
-// byte. Pages do not share storage because each of them has its own session and browser context.
+// byte. Each page has its own session and browser context to prevent it from sharing storage with
+// other pages.
 
 import (
 	"bufio"

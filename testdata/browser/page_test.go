@@ -239,7 +239,7 @@ func testTree(t *testing.T, b *browser) {
 	p.clean(s.URL())
 }
 
-// testLong creates more objects, dependents and changes than can be shown on a page.
+// testLong creates a large number of objects, dependents and changes.
 func testLong(t *testing.T, b *browser) {
 	s := startServer(t)
 	owner := s.create("kubectl", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"owner"}}`)

@@ -1,7 +1,7 @@
 package browser
 
-// This file takes the screenshots for the documents. They show a server on which two controllers
-// fight and a server that is overloaded.
+// This file takes the screenshots that are used in the documents. They show a fight between two
+// controllers and a server that is overloaded.
 
 import (
 	"context"

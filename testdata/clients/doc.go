@@ -3,7 +3,7 @@
 // server-side apply, a controller-runtime manager with webhooks, and envtest. The folder clients31
 // has clients that are two years old, and the folder controller has a small operator to run by
 // hand. They are used like in a real controller, without knowledge of the server. The name of a
-// test states what the author can rely on.
+// test describes the guarantee for the author.
 //
 // It is a separate module to avoid that the server depends on its clients. To run it, in this
 // folder:

@@ -1,7 +1,7 @@
 package clients
 
 // This file tests envtest without changes. The programs kube-apiserver and etcd are links to
-// apilet. It starts both of them, installs definitions and webhooks, adds users with client
+// apilet. It starts the programs, installs definitions and webhooks, adds users with client
 // certificates, and stops the programs.
 
 import (
@@ -103,7 +103,7 @@ func useDefinition(t *testing.T, config *rest.Config) {
 	}
 }
 
-// useUsers adds an administrator and a user who initially has no rights.
+// useUsers adds an administrator and a user without any permissions.
 func useUsers(t *testing.T, env *envtest.Environment) {
 	ctx := t.Context()
 	jane, err := env.AddUser(envtest.User{Name: "jane", Groups: []string{"readers"}}, nil)

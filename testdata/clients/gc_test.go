@@ -31,7 +31,7 @@ func owned(t *testing.T, cs kubernetes.Interface, name string) {
 	check(t, "create dependent of the dependent", err)
 }
 
-// left returns which of the three objects still exist.
+// left returns whether each of the three objects still exists.
 func left(ctx context.Context, cs kubernetes.Interface, name string) (there [3]bool) {
 	_, owner := cs.CoreV1().ConfigMaps(ns).Get(ctx, name, metav1.GetOptions{})
 	_, child := cs.CoreV1().Secrets(ns).Get(ctx, name, metav1.GetOptions{})

@@ -205,8 +205,7 @@ func afterCompaction(t *testing.T, s *server, l listener) {
 	change(t, cs, l.told, "after a compaction")
 }
 
-// change creates, updates and deletes an object, and waits until the informer has received the
-// events.
+// change creates, updates and deletes an object and waits for the events of the informer.
 func change(t *testing.T, cs kubernetes.Interface, told seen, value string) {
 	t.Helper()
 	createMaps(t, cs, "new", 1)

@@ -1,6 +1,6 @@
 package clients
 
-// This file tests long lists in chunks, with the pager and without it. The revision of the list is
+// This file tests lists in chunks, both with the pager and without it. The revision of the list is
 // compacted in the meantime.
 
 import (
@@ -40,7 +40,8 @@ func listByPager(t *testing.T, s *server) {
 		return list, err
 	})
 	p.PageSize = many / 10
-	p.PageBufferSize = 0 // the pager requests the next page after it has processed the current one
+	// the pager requests the next page after the current page has been processed
+	p.PageBufferSize = 0
 	list, _, err := p.List(ctx, metav1.ListOptions{})
 	check(t, "pager", err)
 	if n := meta.LenList(list); n != many || pages != 7 {

@@ -29,7 +29,7 @@ const (
 	finalizer  = "example.com/tester"
 	ownerIndex = ".metadata.controller"
 	owners     = 20
-	// status.replicas of each Deployment is increased up to this value, one patch at a time
+	// the value to which status.replicas of each Deployment is increased, one patch at a time
 	statusGoal = 50
 )
 
@@ -107,7 +107,7 @@ func startManager(t *testing.T, s *server) (ctrl.Manager, *reconciler) {
 	return mgr, r
 }
 
-// TestManagerStarts measures how long it takes to start a server and a manager.
+// TestManagerStarts measures the time needed to start a server and a manager.
 func TestManagerStarts(t *testing.T) {
 	var took []time.Duration
 	for range 5 {

@@ -43,7 +43,7 @@ func TestServedSchemasHaveDefaultsOfListKeys(t *testing.T) {
 	for _, of := range []struct {
 		gv              schema.GroupVersion
 		stored, applied string
-		list            []string // the path to the list of ports; "0" is the first element
+		list            []string // the path to the list of ports, where "0" is the first element
 	}{
 		{core, `{"apiVersion":"v1","kind":"Pod","spec":{"containers":[` + ports + `]}}`, `{"apiVersion":"v1","kind":"Pod","spec":{"containers":[` + patch + `]}}`,
 			[]string{"spec", "containers", "0", "ports"}},

@@ -58,8 +58,8 @@ func (p *formTap) others() (others []string) {
 	return others
 }
 
-// TestEveryKnownTypeIsReadInProtobuf gets, lists and watches all resources that are known to
-// client-go, and decodes them from protobuf.
+// TestEveryKnownTypeIsReadInProtobuf checks that all resources known to client-go can be read and
+// watched in protobuf.
 func TestEveryKnownTypeIsReadInProtobuf(t *testing.T) {
 	t.Parallel()
 	s := startEphemeral(t)
@@ -92,7 +92,7 @@ func TestEveryKnownTypeIsReadInProtobuf(t *testing.T) {
 	}
 }
 
-// readAsProtobuf lists and watches a resource, and gets an object that does not exist.
+// readAsProtobuf lists and watches a resource and tries to get an object that does not exist.
 func readAsProtobuf(t *testing.T, cs *kubernetes.Clientset, gv schema.GroupVersion, r metav1.APIResource) {
 	t.Helper()
 	root := "/apis/" + gv.String()

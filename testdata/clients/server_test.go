@@ -1,8 +1,8 @@
 package clients
 
-// This file starts servers and creates clients for the other tests. Each server is a process that
-// listens on its own port. A test that breaks its server must not share it. A client's requests can
-// be counted and blocked, to observe its requests and its behavior without a server.
+// This file starts servers and creates clients for the other tests. A server is a process that
+// listens on a port. It must not be shared if a test stops it. A client's requests can be counted
+// and blocked, to observe its requests and its behavior without a server.
 
 import (
 	"context"

@@ -1,7 +1,7 @@
 package clients
 
-// This file tests the typed clientset. It uses all verbs on five types, the subresources, and the
-// errors that are recognized by apierrors.
+// This file tests the typed clientset. It uses all verbs and subresources and checks the errors
+// with apierrors.
 
 import (
 	"context"

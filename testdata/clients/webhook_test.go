@@ -140,9 +140,9 @@ func (denier) Handle(context.Context, admission.Request) admission.Response {
 	return admission.Denied("Always denied")
 }
 
-// TestWebhookServersReject serves a webhook that denies everything, in the same three ways as the
-// tests of controller-runtime. Before the webhook is available, requests are rejected because of
-// failurePolicy Fail, so a Deployment is never created.
+// TestWebhookServersReject checks a webhook that denies all requests. It can be served in three
+// ways. Before the webhook is available, requests are rejected because of failurePolicy Fail, so a
+// Deployment is never created.
 func TestWebhookServersReject(t *testing.T) {
 	t.Parallel()
 	fail, none, path := admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone, "/failing"

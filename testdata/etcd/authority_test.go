@@ -190,9 +190,9 @@ func (s *server) named(name string) error {
 }
 
 // TestAuthoritiesOfBeforeSharing checks earlier installations with separate authorities. The
-// authority of the server that starts first is shared. Another server keeps its own authority
-// because it is trusted by its clients. It logs a warning and uses the shared authority after its
-// files have been removed.
+// authority of the server that starts first is shared. Another server does not use the shared
+// authority, because its clients trust the existing one. It logs a warning and uses the shared
+// authority after its files have been removed.
 func TestAuthoritiesOfBeforeSharing(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)

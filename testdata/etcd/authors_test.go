@@ -51,8 +51,8 @@ func (s *server) changes(since string) (all []change) {
 	return all
 }
 
-// TestADeletionHasOneAuthor deletes the same version on two servers at the same time. Only the
-// server whose deletion was executed may be recorded as the author.
+// TestADeletionHasOneAuthor sends two servers a request to delete the same version. Only the server
+// whose deletion was executed may be recorded as the author.
 func TestADeletionHasOneAuthor(t *testing.T) {
 	t.Parallel()
 	const objects = 60

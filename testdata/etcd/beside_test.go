@@ -99,9 +99,9 @@ func TestQuotaHoldsBesideKubernetes(t *testing.T) {
 }
 
 // TestClientsOfKubernetesMissNothingInMigrations moves the data from a file to etcd and back to a
-// file. In between, the objects are served by a kube-apiserver with its watch cache. Existing
-// clients must have the current objects. Another kube-apiserver uses the same etcd with a different
-// prefix. Its clients must not be disconnected by the migration.
+// file. In the meantime, the objects are served by a kube-apiserver. Existing clients must have the
+// current objects. Another kube-apiserver uses the same etcd with a different prefix. Its clients
+// must not be disconnected by the migration.
 func TestClientsOfKubernetesMissNothingInMigrations(t *testing.T) {
 	t.Parallel()
 	c, dir := startCluster(t, 1), t.TempDir()

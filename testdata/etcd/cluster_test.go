@@ -168,8 +168,8 @@ func (s *server) try(method, path, body string, limit time.Duration) (int, strin
 	return answer.StatusCode, string(text), err
 }
 
-// do sends a request that must return a code. It tries again if the server asks for it, because
-// etcd may be slow on a busy machine.
+// do sends a request that must return a code. The request is retried if etcd is too slow on a busy
+// machine.
 func (s *server) do(want int, method, path, body string) string {
 	s.t.Helper()
 	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {

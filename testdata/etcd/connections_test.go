@@ -1,7 +1,7 @@
 package etcd
 
-// This file cuts, stalls or slows down the connections between servers and etcd. It tests which
-// requests succeed, how long they take, and that watches receive every event exactly once.
+// This file cuts, stalls or slows down the connections between servers and etcd. It checks the
+// status and duration of requests, and that watches receive every event exactly once.
 
 import (
 	"encoding/json"
@@ -20,7 +20,7 @@ import (
 	"apilet/apilettest"
 )
 
-// through returns a cluster that is reached through proxies, one for each member.
+// through returns a copy of the cluster that uses a proxy for each member.
 func (c *cluster) through() (*cluster, []*proxy.Proxy) {
 	c.t.Helper()
 	behind, proxies := &cluster{t: c.t}, []*proxy.Proxy(nil)

@@ -128,8 +128,8 @@ func TestEndpointsNameWhoIsThere(t *testing.T) {
 	leads(t, "", alone)
 }
 
-// TestEndpointsBesideKubernetes checks that both kinds of servers are listed and that they do not
-// overwrite each other's changes.
+// TestEndpointsBesideKubernetes checks that the endpoints of both servers are listed and are not
+// overwritten.
 func TestEndpointsBesideKubernetes(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -146,7 +146,7 @@ func TestEndpointsBesideKubernetes(t *testing.T) {
 		return all
 	}
 	before := versions()
-	for range 3 { // kube-apiserver checks the endpoints whenever it has renewed its lease
+	for range 3 { // kube-apiserver checks the endpoints after renewing its lease
 		next := client.Watch(context.Background(), "/registry/masterleases/10.9.9.9")
 		if news := <-next; news.Err() != nil {
 			t.Fatal(news.Err())

@@ -20,7 +20,7 @@ import (
 	"apilet/apilettest"
 )
 
-// startOnFile starts a server that stores its objects in a file.
+// startOnFile starts a server that stores its data in a file.
 func startOnFile(t *testing.T, data string) *server {
 	t.Helper()
 	s := aServer(t, data)
@@ -44,7 +44,7 @@ var kinds = []string{"/api/v1/configmaps", "/api/v1/services", "/api/v1/secrets"
 	"/apis/networking.k8s.io/v1/ipaddresses", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/example.com/v1/things", "/apis/example.com/v2/things",
 	"/apis/rbac.authorization.k8s.io/v1/clusterroles", "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"}
 
-// shown returns the objects of several types as JSON without their revisions, by resource and name.
+// shown returns the JSON of the objects without their revisions.
 func (s *server) shown() map[string]string {
 	s.t.Helper()
 	all := map[string]string{}

@@ -1,7 +1,7 @@
 package etcd
 
-// This file tests that the permissions of a kubelet on one server are updated immediately when Pods
-// are changed on another server.
+// This file tests that the permissions of a kubelet are updated on all servers immediately when a
+// Pod is changed.
 
 import (
 	"context"
@@ -44,9 +44,8 @@ func (s *server) post(path, body string, header http.Header) (int, string) {
 	return answer.StatusCode, string(text)
 }
 
-// TestNodesAreJudgedByWhatIsNewest creates and deletes Pods through one server, and creates them
-// again on another node. The kubelet requests the objects of these Pods from another server
-// immediately.
+// TestNodesAreJudgedByWhatIsNewest deletes Pods and creates them again on another node. The kubelet
+// requests the objects of these Pods from another server immediately.
 func TestNodesAreJudgedByWhatIsNewest(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)

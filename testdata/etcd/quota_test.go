@@ -190,7 +190,7 @@ func TestWhatOthersHaveReserved(t *testing.T) {
 			t.Skip("this machine is too busy")
 		}
 	}
-	q.reserve(client, 1, 3) // for two objects, but only one of them is created
+	q.reserve(client, 1, 3) // only one of the two objects is created
 	q.put(client, "b")
 	// waits for the end of the reservation, and then succeeds
 	s.do(201, "POST", q.maps, aMap("d", "1", ""))
@@ -244,7 +244,7 @@ func limited(t *testing.T, s *server, namespace string, hard int) *quotaed {
 	return q
 }
 
-// known waits until the server has received the quota.
+// known waits until the quota is visible on the server.
 func (q *quotaed) known(s *server) {
 	q.Helper()
 	apilettest.Until(q.T, "the server knows the quota", func() error {

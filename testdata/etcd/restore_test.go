@@ -55,10 +55,10 @@ func (c *cluster) restore(file string, more ...string) {
 	c.members[0].Launch()
 }
 
-// TestClientsMissNothingOfARestoredEtcd tests an etcd that was restored with --bump-revision and
-// --mark-compacted. Clients must notice both the lost changes after the snapshot and the changes
-// after the restore. This must hold for servers that keep running and for stopped ones, and for the
-// same cluster token and another.
+// TestClientsMissNothingOfARestoredEtcd checks the clients after etcd was restored with
+// --bump-revision and --mark-compacted. Clients must notice both the lost changes after the
+// snapshot and the changes after the restore. This must hold for servers that keep running and for
+// stopped ones, and for the same cluster token and another.
 func TestClientsMissNothingOfARestoredEtcd(t *testing.T) {
 	t.Parallel()
 	for _, token := range []string{"the same", "another"} {

@@ -132,8 +132,8 @@ func number(t *testing.T, rev string) (n int64) {
 }
 
 // TestClientsMissNothingInMigrations moves the data from a file to etcd, back to a file, and to
-// etcd again. Clients that started at any time must have the current objects. The second file has
-// more revisions, so the revisions of the first file would exist in it.
+// etcd again. Clients that started at any time must have the current objects. The revisions of the
+// first file are also valid in the second file, because it has more revisions.
 func TestClientsMissNothingInMigrations(t *testing.T) {
 	t.Parallel()
 	c, dir := startCluster(t, 1), t.TempDir()

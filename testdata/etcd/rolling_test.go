@@ -1,6 +1,6 @@
 package etcd
 
-// This file restarts three servers behind a load balancer one after the other. Clients must not
+// This file tests a rolling restart of three servers behind a load balancer. Clients must not
 // notice it. The balancer is HAProxy with the configuration of docs/scale.md. It is found in the
 // PATH or by the variable HAPROXY. Otherwise the test uses its own balancer, which also checks
 // /readyz.

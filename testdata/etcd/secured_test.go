@@ -1,7 +1,6 @@
 package etcd
 
-// This file tests etcd with TLS. The certificates are created by the test, and some of them are
-// invalid.
+// This file tests etcd with TLS. Some of the certificates created by the test are invalid.
 
 import (
 	"crypto/ecdsa"
@@ -72,7 +71,7 @@ func (a *authority) sign(name string, signer *authority, template *x509.Certific
 	return key, cert
 }
 
-// flags returns the flags for a certificate and its key. names contains the names of the flags.
+// flags returns the flags for the certificate and the key.
 func (a *authority) flags(name string, template *x509.Certificate, names ...string) (flags []string) {
 	a.sign(name, a, template)
 	return []string{names[0], filepath.Join(a.dir, name+".crt"), names[1], filepath.Join(a.dir, name+".key")}
@@ -141,8 +140,8 @@ func TestEtcdBehindTLS(t *testing.T) {
 	}
 }
 
-// TestCertificateIsReplaced checks that a server reports that its certificate was rejected, and
-// that it recovers after the file was replaced.
+// TestCertificateIsReplaced checks that the server logs an error if its certificate is rejected,
+// and that it reconnects after the file was replaced.
 func TestCertificateIsReplaced(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority(t, "ours")

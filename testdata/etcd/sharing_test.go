@@ -117,8 +117,7 @@ func TestDefinitionsAreInForceEverywhere(t *testing.T) {
 		}
 		return nil
 	})
-	// A quota that was created on one server is also enforced by the other server once it has
-	// received it.
+	// The quota must be enforced by the other server once it has been received.
 	a.do(201, "POST", "/api/v1/namespaces/default/resourcequotas", `{"metadata":{"name":"q"},"spec":{"hard":{"count/secrets":"1"}}}`)
 	a.do(201, "POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"s0"}}`)
 	apilettest.Until(t, "the quota holds on the other server", func() error {
@@ -289,8 +288,8 @@ func TestAnotherServerTakesOver(t *testing.T) {
 	first.ready()
 }
 
-// TestForeignTransactions tests transactions of other clients of etcd, e.g. with several changes in
-// one revision or with invalid values.
+// TestForeignTransactions checks that unusual transactions of other etcd clients are handled, such
+// as multiple changes in a revision or invalid values.
 func TestForeignTransactions(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, "--max-txn-ops", "10000")

@@ -121,8 +121,8 @@ func (s *sizing) watch(each int) {
 	}
 }
 
-// measure writes at the given rate for a minute. It adds two rows with the average usage of a
-// server and of a member.
+// measure writes at the given rate for a minute. The rows contain the average usage of a server and
+// a member.
 func (s *sizing) measure(what string, perSecond int) {
 	processes := []*process{s.servers[0].process, s.servers[1].process, s.servers[2].process, s.members[0], s.members[1], s.members[2]}
 	var before []use

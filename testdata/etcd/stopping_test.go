@@ -160,8 +160,8 @@ func TestServersStopBehind(t *testing.T) {
 	})
 }
 
-// hangs returns a server with two requests that never finish: a write whose webhook does not
-// respond, and a list whose client does not read the response.
+// hangs returns a server that is processing two requests that never finish: a webhook does not
+// respond to a write, and a client does not read the response of a list.
 func hangs(t *testing.T) *server {
 	t.Helper()
 	s := startOnFile(t, filepath.Join(t.TempDir(), "data.db"))

@@ -28,8 +28,8 @@ func check(s *server) (string, error) {
 // filled returns the number of times the server has loaded its replica from a snapshot.
 func (s *server) filled() int { return strings.Count(s.Log(), "the replica of etcd is complete") }
 
-// TestRestarts checks that a server can resume from its file after it was killed, and that the
-// replica is filled again if it has missed compacted changes.
+// TestRestarts checks that a server resumes from its file after it was killed, and that it fills
+// the replica again if the changes have been compacted.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -163,7 +163,7 @@ func TestEtcdIsAway(t *testing.T) {
 	}
 }
 
-// TestAnotherEtcd replaces etcd with a new one that has the same address. The replica must be
+// TestAnotherEtcd replaces etcd with a new instance at the same address. The replica must be
 // discarded.
 func TestAnotherEtcd(t *testing.T) {
 	t.Parallel()
@@ -192,8 +192,8 @@ func TestAnotherEtcd(t *testing.T) {
 	a.do(404, "GET", maps+"/before?resourceVersion=0", "")
 }
 
-// TestEtcdIsFull checks that writes are rejected until there is space again, and that reads and
-// deletions still succeed. (The first rejected write is executed by etcd.)
+// TestEtcdIsFull checks that writes are rejected while etcd is full, and that reads and deletions
+// still succeed. (The first rejected write is executed by etcd.)
 func TestEtcdIsFull(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, "--quota-backend-bytes", "8000000")

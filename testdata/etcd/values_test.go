@@ -94,8 +94,8 @@ func define(s *server, storage string, served bool) {
 }
 
 // TestDefinitionsChangeTheirVersions changes a definition's storage version back and forth, and
-// finally serves no version. Its objects can be changed and deleted on both servers. They are
-// stored in the version in which they were written.
+// finally serves no version. Its objects can be changed and deleted on both servers. Their stored
+// version does not change.
 func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -147,7 +147,7 @@ func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	inEtcd(`"apiVersion":"a.example.com/v2"`, `"kind":"Widget"`, `"deletionTimestamp"`)
 	define(a, "v2", true)
 	served(a, "v2")
-	// removes the last finalizer; the object is returned once more
+	// remove the last finalizer; the response contains the deleted object
 	a.do(200, "PATCH", path("v2")+"/w", `{"metadata":{"finalizers":null}}`)
 	apilettest.Until(t, "the definition is gone", func() error {
 		if code, text, err := b.try("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.a.example.com", "", patience); code != 404 {
@@ -157,8 +157,8 @@ func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	})
 }
 
-// TestNodePortsAreTakenEverywhere checks that a port that was allocated on one server cannot be
-// allocated on the other.
+// TestNodePortsAreTakenEverywhere checks that a port cannot be allocated if it was already
+// allocated on another server.
 func TestNodePortsAreTakenEverywhere(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)

@@ -14,8 +14,8 @@ import (
 )
 
 // TestVersionsShareAnEtcd checks that both versions can read and watch the objects of the other
-// version and accept its tokens. The servers are replaced one by one while a client is running.
-// They keep their replica files.
+// version and accept its tokens. The test replaces one server after the other while a client is
+// running. They keep their replica files.
 func TestVersionsShareAnEtcd(t *testing.T) {
 	t.Parallel()
 	before := os.Getenv("APILET_BEFORE")

@@ -1,15 +1,14 @@
 package linear
 
 // This file runs the same rounds against three servers on three members of etcd. Each request goes
-// to a randomly chosen server. At most one server and one member are killed at the same time. Their
+// to a randomly chosen server. Only one server and one member are killed at a time. Their
 // connections are cut, stalled or slowed down. A member connects to another member to receive
 // messages and to send messages if the stream is broken. If the connections to a member are
-// disturbed, only half of its communication is affected. The members then elect another leader, or
-// have no leader until the connections are restored. (The machine does not crash, so data in the
-// page cache is not lost.)
+// disturbed, only half of its communication is affected. The members then elect a new leader if
+// they can. (The machine does not crash, so data in the page cache is not lost.)
 //
-// A request may still be executed after the server has died, because etcd may have received it.
-// Without a response, a write may have happened at any time before the end of the round, or not at
+// A request may still be executed after the server has died, because etcd may have received it. If
+// there was no response, the write may have been executed at any time during the round, or not at
 // all. The same is true for responses with a status of 500 or above.
 
 import (
@@ -144,7 +143,7 @@ func (r *round) disturb(over <-chan struct{}) (n int) {
 	}
 }
 
-// spoil disturbs the connections of a server or between the members until the round ends.
+// spoil disturbs the connections of a server or of the members until the round ends.
 func (r *round) spoil(over <-chan struct{}) (n int) {
 	for {
 		select {

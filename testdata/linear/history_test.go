@@ -43,8 +43,8 @@ const (
 	lastKey = keys
 )
 
-// startApilet starts a server that stores its objects or its replica in a file. The history is
-// compacted every 20 seconds.
+// startApilet starts a server that stores the data in a file. The history is compacted every 20
+// seconds.
 func startApilet(t *testing.T, flags ...string) *apilettest.Server {
 	t.Helper()
 	return apilettest.Start(t, apilettest.Data(filepath.Join(t.TempDir(), "data")),
@@ -182,12 +182,12 @@ func (r *round) insist(path, body string) {
 	r.t.Fatal(code, string(answer), err)
 }
 
-// settle uses the events of a watch to find the results of requests without a response. Every write
-// has a unique value. If there is an event, it was executed at that revision. It was never executed
-// if there is no event before the last object of the round, which is created after all clients have
-// finished. The history is invalid if such a value was read. Deletions remain open, because they
-// have no value. (Each lost response doubles the search: with thirty open ones it took seconds and
-// occasionally minutes.)
+// settle uses the events of a watch to determine the results of requests that received no response.
+// Every write has a unique value. If there is an event, it was executed at that revision. It was
+// never executed if there is no event before the last object of the round, which is created after
+// all clients have finished. The history is invalid if such a value was read. Deletions remain
+// open, because they have no value. (Each lost response doubles the search: with thirty open ones
+// it took seconds and occasionally minutes.)
 func settle(history []porcupine.Operation, story []event) (settled []porcupine.Operation) {
 	told := map[string]event{} // by the value of p, which all writes set
 	for _, ev := range story {
@@ -302,7 +302,7 @@ func (r *round) fight(client int, over <-chan struct{}) {
 	}
 }
 
-// request sends a request and records it. It ignores reads that got no response and requests that
+// request sends a request and records it. It ignores reads without a response and requests that
 // could not be sent.
 func (r *round) request(client int, in input) (out output, ok bool) {
 	present := r.anyServer()
@@ -511,7 +511,7 @@ func (r *round) watch(since int64) (story []event) {
 
 var (
 	errRefused = errors.New("the watch is refused")
-	// one of several servers has not received it in time
+	// the server may not have received it in time
 	errBehind  = errors.New("the revision has not come to this server yet")
 	errExpired = errors.New("the revision is too old")
 )

@@ -1,8 +1,8 @@
 package linear
 
 // This file defines a minimal model of an API server. It contains the current revision and the
-// objects with the revision of their last write. If there was no response, the request was executed
-// at any time before the server died, or not at all.
+// objects with the revision of their last write. If the response was lost, the request was executed
+// at some time before the server died, or not at all.
 
 import (
 	"fmt"
@@ -163,7 +163,7 @@ func model() porcupine.Model {
 
 // ---- Invalid histories ----
 
-// A call is an operation of a handwritten history. The times are determined by its position, unless
+// A call is an operation of a handwritten history. The times are derived from its position unless
 // it overlaps with the following calls.
 type call struct {
 	in     input

@@ -9,10 +9,10 @@ package linear
 //	KUBE_APISERVER=kube-apiserver go test -run Moves .
 //
 // The responses must be linearizable, as in the other tests of this module. Another apilet with
-// only one client, a watch, runs all the time. Its events are compared with the writes and with the
-// events of the other watches. If a watch resumes on a kube-apiserver that is younger than its
-// revision, the server returns 410, and the watch continues from a list, which must match the
-// witness at that revision.
+// only one client, a watch, runs all the time. The events are compared with the writes and with the
+// other watches. If a watch resumes on a kube-apiserver that is younger than its revision, the
+// server returns 410, and the watch continues from a list, which must match the witness at that
+// revision.
 
 import (
 	"bufio"
@@ -36,7 +36,7 @@ const (
 	together   = time.Second // time with both servers
 )
 
-// moves moves the clients of a round to another server.
+// moves moves the clients of a round to the other server.
 type moves struct {
 	r       *round
 	servers [2]*apilettest.Server
@@ -48,7 +48,7 @@ type moves struct {
 	segments []segment
 }
 
-// A segment contains the events of a watch that were received without a gap.
+// A segment contains the events that were received from a watch without interruption.
 type segment struct {
 	from int64
 	// the objects at the start, or nil at the start of the round

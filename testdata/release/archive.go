@@ -1,8 +1,8 @@
 package main
 
-// This file creates the archives, which contain a program, its documentation and the licenses. They
-// are .zip files for Windows and .tar.gz files for other systems. Files are sorted by name, belong
-// to root, and have the time of the commit.
+// This file creates archives that contain a program, its documentation and the licenses. They are
+// .zip files for Windows and .tar.gz files for other systems. Files are sorted by name, belong to
+// root, and have the time of the commit.
 
 import (
 	"archive/tar"

@@ -73,7 +73,7 @@ func nfpmArch(b build) string {
 	return b.arch
 }
 
-// packaged writes the files of a package to a directory and returns their destinations.
+// packaged writes the files of the package to a directory and returns their destinations.
 func (r *release) packaged(b build, stage string) (files.Contents, error) {
 	var contents files.Contents
 	var failed error

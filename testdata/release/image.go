@@ -2,7 +2,7 @@ package main
 
 // This file creates the container image from scratch: the program, the notices, a directory for
 // data, and one for temporary files. The image is an OCI layout in a tar file. It contains an image
-// for each Linux platform, and each machine selects the right one.
+// for each Linux platform.
 //
 //	skopeo copy --all oci-archive:apilet-v0.1.0-image.tar docker://registry.example.com/apilet:v0.1.0
 //	podman load -i apilet-v0.1.0-image.tar

@@ -144,7 +144,7 @@ func (n *notices) sorted() []*module {
 	return slices.SortedFunc(maps.Values(n.modules), func(a, b *module) int { return cmp.Compare(a.name, b.name) })
 }
 
-// text returns the content of the file: a table of all modules, followed by the texts of the
+// text returns the content of the file, which contains a table of modules and the texts of the
 // licenses.
 func (n *notices) text(own string) []byte {
 	var b strings.Builder

@@ -42,7 +42,7 @@ type options struct {
 	log        io.Writer
 }
 
-// A release holds the state of a release while it is created.
+// A release holds the state of a release that is being created.
 type release struct {
 	options
 	source  string // the clone

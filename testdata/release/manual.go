@@ -66,7 +66,7 @@ func (r *release) writeManual(ctx context.Context) error {
 	return nil
 }
 
-// parseHelp parses a help text. The text consists of paragraphs, and some of them have a title that
+// parseHelp parses a help text. The text is divided into paragraphs. Some of them have a title that
 // ends with a colon.
 func parseHelp(text string) (h helpText) {
 	paragraphs := strings.Split(text, "\n\n")
@@ -90,7 +90,7 @@ func parseHelp(text string) (h helpText) {
 	return h
 }
 
-// parseFlags parses the flags and their descriptions, which are indented.
+// parseFlags parses the flags and the indented descriptions.
 func parseFlags(body string) (flags [][2]string) {
 	for line := range strings.Lines(body) {
 		line = strings.TrimRight(line, "\n")

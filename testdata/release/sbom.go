@@ -76,7 +76,7 @@ func component(dep *debug.Module, m *module) cdx.Component {
 		c.Licenses = &cdx.Licenses{{License: &cdx.License{ID: m.licences[0]}}}
 	}
 	if dep.Sum != "" {
-		// hash of the module's files, as in go.sum
+		// hash of the module's files, as it is stored in go.sum
 		c.Properties = &[]cdx.Property{{Name: "go:sum", Value: dep.Sum}}
 	}
 	return c

@@ -1,7 +1,7 @@
 package swap
 
-// This file moves a whole cluster between the servers. It contains Deployments, StatefulSets, Jobs,
-// CronJobs, and the Guestbooks of an operator. At the end the cluster must contain exactly the
+// This file moves a whole cluster between the servers. The cluster contains Deployments,
+// StatefulSets, Jobs, CronJobs, and Guestbooks. At the end the cluster must contain exactly the
 // objects that were requested last.
 
 import (
@@ -174,7 +174,7 @@ func (b *book) roll() (judge func() []string) {
 	return func() []string { return b.rolled(last, made) }
 }
 
-// rolled checks that the workloads match the last requests.
+// rolled checks that the workloads match the last request.
 func (b *book) rolled(last, made int) (problems []string) {
 	at := b.client
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }

@@ -72,7 +72,7 @@ func (w *world) find(question map[string]any) ([]kv, error) {
 	return answer.Kvs, err
 }
 
-// An event describes the change of a key.
+// An event represents a change in etcd.
 type event struct {
 	Type string
 	Kv   kv

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A story contains the events that an informer has received.
+// A story contains the events received by an informer.
 type story struct {
 	name     string
 	informer cache.SharedIndexInformer

@@ -1,6 +1,6 @@
 package swap
 
-// This file counts the writes of both servers while they are idle.
+// This file counts the writes of the servers while both of them are idle.
 
 import (
 	"context"
@@ -51,9 +51,8 @@ metadata: {name: chairs}
 spec: {hard: {count/configmaps: "4", pods: "2"}}
 `
 
-// TestRest restarts the servers in turn until both of them have processed all objects, and then
-// checks that they do not write any more. Writes that are not in the list mean that the servers
-// fight.
+// TestRest restarts the servers in turn until all objects have been processed, and then checks that
+// there are no unexpected writes. Writes that are not in the list mean that the servers fight.
 func TestRest(t *testing.T) {
 	w := newWorld(t)
 	length := 30 * time.Second
@@ -63,7 +62,7 @@ func TestRest(t *testing.T) {
 			t.Fatal("REST:", err)
 		}
 	}
-	// objects that are updated by both servers: a definition, a Service, a quota, a namespace
+	// objects that are updated by both servers, such as a definition, a Service and a quota
 	b := w.book("furniture")
 	things := objects(t, file(t, "clients", "controller", "guestbook.yaml")+furniture)
 	for _, o := range things {
@@ -120,7 +119,7 @@ func told(changes map[string]int) string {
 	return fmt.Sprintf("%d changes%s", total, strings.Join(lines, ""))
 }
 
-// changes counts the writes by key while done is running and for some time after it has returned.
+// changes counts the writes to each key while done is running and for the given time afterwards.
 func (w *world) changes(length time.Duration, done func()) map[string]int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -34,7 +34,7 @@ var (
 	oldRockets  = schema.GroupVersionResource{Group: "fleet.example.com", Version: "v1beta1", Resource: "rockets"}
 )
 
-// A book contains a client and the results of its requests.
+// A book contains a client and its results.
 type book struct {
 	w      *world
 	name   string
@@ -182,7 +182,7 @@ func (b *book) count(name string) {
 		_ = unstructured.SetNestedField(next.Object, fmt.Sprint(n), "data", "n")
 		err := b.ask("update", func(ctx context.Context) error {
 			answer, err := at.Update(ctx, next, metav1.UpdateOptions{FieldManager: "swap"})
-			// the object was updated, but the response was lost; there is no other writer
+			// the object was updated, but the response was lost, because there is no other writer
 			if apierrors.IsConflict(err) {
 				answer, err = at.Get(ctx, name, metav1.GetOptions{})
 			}
@@ -268,7 +268,7 @@ const (
 	quotaFull = 100
 )
 
-// fill creates objects until the quota is exceeded and sometimes deletes one of them.
+// fill creates objects until the quota is exceeded. It sometimes deletes an object.
 func (b *book) fill(who int) {
 	maps, some := b.client.Resource(configMaps).Namespace("quota"), b.client.Resource(pods).Namespace("quota")
 	var mine []string
@@ -474,8 +474,8 @@ func (b *book) shared() (problems []string) {
 
 // ---- Unchanged fields ----
 
-// stay changes a StatefulSet without Pods in three ways. Only one of them changes the specification
-// and the generation. Another manager's field must keep its owner.
+// stay changes a StatefulSet without Pods in three ways. Only one of the changes increases the
+// generation. Another manager's field must keep its owner.
 func (b *book) stay() {
 	at := b.client.Resource(statefulSets).Namespace("work")
 	first, err := b.create(at, object("apps/v1", "StatefulSet", "steady", map[string]any{"spec": map[string]any{"replicas": int64(0), "serviceName": "steady",

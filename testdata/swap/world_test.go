@@ -1,7 +1,7 @@
 package swap
 
-// This file starts etcd, the servers and the other programs, and moves the clients from one server
-// to the other. Both servers have the same port on two loopback addresses, like kube-apiservers on
+// This file starts etcd, the servers and the other programs. It moves the clients between the
+// servers. Both servers have the same port on two loopback addresses, like kube-apiservers on
 // several machines.
 
 import (
@@ -42,7 +42,7 @@ const (
 	token    = "swap"
 )
 
-// A side represents one of the two servers.
+// A side is one of the servers.
 type side struct {
 	name, addr string
 	server     *apilettest.Server
@@ -188,7 +188,7 @@ func (w *world) run(name, binary string, args ...string) *program {
 	return p
 }
 
-// exited returns a description of each program that has exited.
+// exited returns a message for each program that has exited.
 func exited(all []*program) (problems []string) {
 	for _, p := range all {
 		if log := p.Log(); !p.Process().Running() {

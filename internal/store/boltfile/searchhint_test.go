@@ -88,7 +88,7 @@ func TestFingerFindsWhatTheTreeHas(t *testing.T) {
 				t.Fatalf("%+v: revision %d: %.8x, want %.8x", c, rev, got, want)
 			}
 		}
-		for i, key := range keys { // all keys in both orders, and the revisions in between
+		for i, key := range keys { // all keys in both orders and the revisions between them
 			ask(revisionOf(key))
 			ask(revisionOf(keys[len(keys)-1-i]))
 			ask(revisionOf(key) + 1)

@@ -68,7 +68,7 @@ var cases = []measurement{
 	{"create, 1 client", "1/s", "more", load{1, create}.rate},
 	{"create, 16 clients", "1/s", "more", load{16, create}.rate},
 	{"create, 64 clients", "1/s", "more", load{64, create}.rate},
-	// without a precondition; every client updates its own object
+	// there is no precondition, and every client updates its own object
 	{"update, 1 client", "1/s", "more", load{1, update}.rate},
 	{"update, 16 clients", "1/s", "more", load{16, update}.rate},
 	{"get, 16 clients", "1/s", "more", load{16, get}.rate},
@@ -148,8 +148,8 @@ func (l load) spent(ctx context.Context, s *server, length time.Duration, count 
 	return each, err
 }
 
-// connected opens the connections of all clients, calls use, and closes the connections. The
-// measurement does not include handshakes.
+// connected opens the connections of the clients and closes them after calling use. The measurement
+// does not include handshakes.
 func (l load) connected(ctx context.Context, s *server, use func(do func(worker int, i int64) error) error) error {
 	clients := make([]*client, l.clients)
 	for i := range clients {
@@ -224,7 +224,7 @@ func get(c *client, i int64) error { return c.get(i, "") }
 
 func getCached(c *client, i int64) error { return c.get(i, "?resourceVersion=0") }
 
-// get reads one of the objects that were created for lists.
+// get reads one of the objects that were created by prepare.
 func (c *client) get(i int64, query string) error {
 	c.name = appendItem(c.name[:0], 1+(int64(c.number)*7919+i)%int64(c.objects))
 	return c.ask(request{path: c.listed, name: c.name, query: query, least: bodyBytes})
@@ -367,9 +367,8 @@ func fanOut(ctx context.Context, s *server, length time.Duration) (perEvent floa
 	return perEvent, err
 }
 
-// eventCPU measures the CPU time for a single event. The client waits until the last watcher has
-// received the event before it writes again. The cost of a write is measured before and is
-// subtracted.
+// eventCPU measures the CPU time for a single event. The client does not send the next write until
+// all watchers have received the event. The cost of a write is measured separately and subtracted.
 func eventCPU(ctx context.Context, s *server, length time.Duration) (float64, error) {
 	alone, err := load{1, update}.processorTime(ctx, s, length/4)
 	if err != nil {
@@ -389,7 +388,7 @@ func eventCPU(ctx context.Context, s *server, length time.Duration) (float64, er
 	return (each - alone) / watchers, err
 }
 
-// An audience consists of a hundred watchers of the same namespace.
+// An audience is a group of a hundred watchers in the same namespace.
 type audience struct {
 	heard atomic.Int64  // number of events
 	news  chan struct{} // has a token if there are new events

@@ -227,7 +227,7 @@ func TestRequestAllocatesNothing(t *testing.T) {
 		}
 		defer conn.Close()
 		answer := []byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1024\r\n\r\n" + strings.Repeat("x", 1024))
-		for in := make([]byte, 4096); ; { // the requests are smaller and arrive in one piece
+		for in := make([]byte, 4096); ; { // the requests are smaller than this and are not split
 			if _, err := conn.Read(in); err != nil {
 				return
 			}

@@ -1,6 +1,6 @@
 package main
 
-// This file compares apilet with kube-apiserver on the same etcd, and with an apilet that uses a
+// This file compares apilet with kube-apiserver on the same etcd and with an apilet that uses a
 // file. The servers use different prefixes and do not receive each other's writes. The tables are
 // copied to docs/scale.md.
 
@@ -345,7 +345,7 @@ func pacedCount(length time.Duration) int {
 
 // ---- Many objects
 
-// many creates the objects and measures the memory, the size, and the time of a restart.
+// many creates a large number of objects and measures the memory, the size and the restart time.
 func (s *stage) many(ctx context.Context, apilet, kube *program, rounds int) error {
 	bytes, followed, err := s.fill(ctx, apilet, kube)
 	if err != nil {
@@ -614,7 +614,7 @@ func (p *program) watchers(ctx context.Context, path, query string) (end func(),
 	})
 }
 
-// replica prints the size of the replica and how long it takes to fill an empty one.
+// replica prints the size of the replica and the time to fill an empty one.
 func (s *stage) replica(ctx context.Context, p *program) error {
 	var path string
 	for i, arg := range p.args {

@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// alone measures the transactions of both servers without running a server.
+// alone measures the transactions of both servers in etcd.
 func (s *stage) alone(ctx context.Context, length time.Duration) error {
 	client, err := s.client()
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *stage) client() (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: []string{s.etcdURL}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
 }
 
-// followers measures etcd with one, ten and a hundred followers.
+// followers measures the performance of etcd with a number of followers.
 func (s *stage) followers(ctx context.Context, length time.Duration) error {
 	fmt.Printf("\n%-24s%16s%12s%12s%16s%14s%12s%20s\n", "servers that follow", "µs for a write", "p50, ms", "p99, ms", "newest reads/s", "µs for one", "p99, ms", "µs for a progress")
 	for _, n := range []int{1, 10, 100} {
@@ -160,8 +160,7 @@ func (f *follower) heard() []float64 {
 	return f.delays
 }
 
-// writePaced writes 1 KiB values to etcd at a fixed rate. The first bytes of each value contain the
-// time when it was sent.
+// writePaced writes 1 KiB values to etcd at a fixed rate. Each value starts with a timestamp.
 func writePaced(ctx context.Context, client *clientv3.Client, prefix string, length time.Duration) (int, error) {
 	const writers = pacedWriters / 2
 	return pacedCount(length) / 2, together(writers, func(of int) error {

@@ -8,11 +8,11 @@
 //	ETCD=etcd KUBE_APISERVER=kube-apiserver APILET=./apilet go run ./testdata/programs/bench -etcd
 //
 // A server is NAME=URL, followed by token= and pid= (one PID, or several joined by +) after commas.
-// Certificates are not checked, so use it only for your own servers. In each round, every case is
+// Certificates are not checked, so use it only for your own servers. In each round, the cases are
 // run on both servers. The table contains the medians, the first server's ratio to the second, and
 // the processor time that this program itself used for each counted unit, because it shares the
-// processors with the servers (client.go). The program creates its own namespaces and deletes them
-// at the end. The cases are described in cases.go. Wrong answers are printed and not counted.
+// processors with the servers (client.go). The program creates namespaces and deletes them when it
+// is finished. The cases are described in cases.go. Wrong answers are printed and not counted.
 //
 // If -etcd is set, the program starts etcd and the servers. It prints several tables that are
 // explained in docs/scale.md (cluster.go). The environment names the three programs.

@@ -34,7 +34,7 @@ type server struct {
 	pids        []int
 	spent       effort // CPU time of this program during the last measurement
 	namespace   string
-	// paths of the objects for writes and for lists
+	// the paths used for writes and lists
 	own, listed string
 	few         string // path of a namespace with a typical number of objects
 	objects     int    // in the namespace NAMESPACE-list
@@ -99,7 +99,7 @@ func appendConfigMap(b, name []byte, version int64) []byte {
 	return append(b, `"}}`...)
 }
 
-// namespaces returns the names of the namespaces that are used by the cases.
+// namespaces returns the names of the namespaces used by the cases.
 func (s *server) namespaces() []string {
 	return []string{s.namespace, s.namespace + "-list", s.namespace + "-few"}
 }

@@ -1,5 +1,5 @@
-// Elephant compares one user who sends requests over many connections with other users who send
-// only a few. It prints how many requests of each user were served.
+// Elephant simulates a user with a large number of connections and several users with few requests.
+// It prints the number of requests that were served for each user.
 //
 //	go run ./testdata/programs/elephant http://localhost:8080
 //	go run ./testdata/programs/elephant -connections 64 -mice mouse-1,mouse-2 -for 5s http://localhost:8080

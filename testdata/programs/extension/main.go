@@ -7,7 +7,7 @@
 //	kubectl apply -f extension.yaml        a Service that leads here, and the APIService that names it
 //	kubectl create -f star.yaml            {apiVersion: stars.example.com/v1, kind: Star, metadata: {name: sun}}
 //
-// It shows what is required for an extension API server: discovery, the verbs of a type, and
+// It shows how to implement an extension API server with discovery, the verbs of a type, and
 // authentication of the front proxy. Most extension API servers are based on k8s.io/apiserver,
 // which implements all of this (kubernetes/sample-apiserver).
 package main

@@ -48,8 +48,8 @@ func TestPlantWantsTheOldTextOnce(t *testing.T) {
 	}
 }
 
-// TestRunFindsSurvivors plants three faults in a separate module. One of them is not detected by
-// the tests.
+// TestRunFindsSurvivors plants three faults in a separate module. The tests do not detect one of
+// them.
 func TestRunFindsSurvivors(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{

@@ -29,7 +29,7 @@ var (
 	length    = flag.Duration("for", 10*time.Minute, "how long it goes on")
 )
 
-// A controller is one of the two controllers.
+// A controller represents one of the two controllers.
 type controller struct {
 	agent    string
 	replicas int

@@ -52,7 +52,7 @@ func main() {
 	fmt.Printf("%d ConfigMaps %s in namespace %s\n", o.n, verb, o.namespace)
 }
 
-// make sends the requests from several clients until one of them fails.
+// make sends requests from several clients until a request fails.
 func (o *order) make() error {
 	var (
 		next   atomic.Int64
@@ -80,7 +80,7 @@ func (o *order) make() error {
 	return <-failed
 }
 
-// write creates an object or overwrites it without a precondition.
+// write creates an object or overwrites an existing object.
 func (o *order) write(client *http.Client, i int) error {
 	name, version := fmt.Sprintf("item-%04d", i), "1"
 	method, url := http.MethodPost, o.server+"/api/v1/namespaces/"+o.namespace+"/configmaps"

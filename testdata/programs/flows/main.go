@@ -138,7 +138,7 @@ type stage struct {
 	token      string // token of an administrator, or "" if the port is not secured
 }
 
-// openStages starts two servers unless the URL of a server is given.
+// openStages starts two servers unless a URL is given.
 func openStages(ctx context.Context, program string) (stages []*stage, closeAll func(), err error) {
 	if *serverURL != "" {
 		return []*stage{{"", strings.TrimSuffix(*serverURL, "/"), &http.Client{}, *token}}, func() {}, nil
@@ -431,7 +431,7 @@ type outcome struct {
 	mu              sync.Mutex // guards the fields below
 	latencies       []time.Duration
 	refused, failed int
-	failure         int    // status code of the last request that failed
+	failure         int    // status code of the last failed request
 	schema, level   string // UIDs, replaced by names at the end
 }
 

@@ -2,7 +2,7 @@ package main
 
 // This file compares numbers of seats: apilet with its default of 600, apilet with
 // --max-requests-inflight=auto, and a kube-apiserver if one is given. All servers store their data
-// on disk and use fsync. Each scenario is run on all servers, one after the other:
+// on disk and use fsync. The scenarios are run on all servers, one after the other:
 //
 //	go run ./testdata/programs/flows -seats -length 4s [-server https://127.0.0.1:6443 -token TOKEN]     # five and a half minutes with three
 //
@@ -227,7 +227,7 @@ func (st *stage) playSettled(ctx context.Context, sc scenario) ([]*outcome, erro
 	return st.playBeside(ctx, sc)
 }
 
-// A lightOutcome contains the results of a light client that were reported by its process.
+// A lightOutcome contains the results that were reported by the process of the light clients.
 type lightOutcome struct {
 	Latencies       []time.Duration
 	Failed, Failure int

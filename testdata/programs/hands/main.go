@@ -4,12 +4,12 @@
 //	go run ./testdata/programs/hands -schema herd -queues 4 -hand 1 elephant mouse-1 mouse-2
 //	go run ./testdata/programs/hands -queues 128 -hand 6 -odds
 //
-// The first argument is the name of the elephant, and the other arguments are the names of the
-// mice. If all queues of a mouse are also used by the elephant, the requests of the mouse are
-// rejected when the queues are full. The program is a second implementation of KEP-1040,
-// "Assignment to a Queue": a flow is hashed, and each remainder of the hash picks one of the
-// remaining cards. -odds computes the probability that a random mouse is covered by a number of
-// elephants ("Probability of Collisions" in the KEP), by counting instead of dealing.
+// The first argument is the name of the elephant and is followed by the names of the mice. If all
+// queues of a mouse are also used by the elephant, the requests of the mouse are rejected when the
+// queues are full. The program is a second implementation of KEP-1040, "Assignment to a Queue": a
+// flow is hashed, and each remainder of the hash picks one of the remaining cards. -odds computes
+// the probability that a random mouse is covered by a number of elephants ("Probability of
+// Collisions" in the KEP), by counting instead of dealing.
 package main
 
 import (

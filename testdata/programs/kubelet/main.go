@@ -44,7 +44,7 @@ func main() {
 
 type object = map[string]any
 
-// objects returns a node with one CPU and a pod that is bound to it.
+// objects returns a node with one CPU and a pod running on it.
 func objects(port int) (node, pod object) {
 	node = object{"apiVersion": "v1", "kind": "Node", "metadata": object{"name": "node-0"}, "status": object{
 		"addresses": []object{{"type": "InternalIP", "address": "127.0.0.1"}}, "daemonEndpoints": object{"kubeletEndpoint": object{"Port": port}},

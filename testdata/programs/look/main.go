@@ -1,5 +1,5 @@
-// Look prints the buckets, revisions and keys of a data file. It only uses bbolt and not the code
-// of the server.
+// Look prints the contents of a data file: buckets, revisions and keys. It only uses bbolt and not
+// the code of the server.
 //
 //	go run ./testdata/programs/look apilet.db                  # an overview
 //	go run ./testdata/programs/look -key //configmaps/default/a apilet.db

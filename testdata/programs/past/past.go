@@ -1,6 +1,6 @@
 // Past creates a data file with a long history that can be used to test history queries. The
-// changes are distributed over several authors and a period of time, and a tenth of them are made
-// to the same object.
+// changes are distributed over the given time and are made by several authors. A tenth of them are
+// made to the same object.
 //
 //	go run ./testdata/programs/past -changes 1000000 -over 24h past.db
 //	apilet --data past.db --history 0
@@ -46,7 +46,7 @@ func main() {
 // number of concurrent writers. They do not share objects.
 const writers = 10
 
-// A past holds the state of the history that is being written.
+// A past holds the state of the history while it is being written.
 type past struct {
 	st      *store.Store
 	written atomic.Int64 // number of revisions

@@ -1,5 +1,5 @@
-// Package pictures draws the pictures of docs/ with the packages of the server. They show a store,
-// a scheduler with simulated time, and a token of a real server.
+// Package pictures draws the pictures of docs/ with the packages of the server. The pictures show a
+// store, a scheduler with simulated time, and a real token.
 //
 //	go test ./testdata/programs/pictures             # are the pictures in docs/pictures what would be drawn now?
 //	go test ./testdata/programs/pictures -update     # draw them

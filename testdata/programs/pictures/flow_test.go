@@ -1,7 +1,7 @@
 package pictures
 
-// This file draws the pictures of flow control: a hand of cards, two scheduling rules, and borrowed
-// seats.
+// This file draws the pictures of flow control: a hand of cards, the two scheduling rules and the
+// borrowed seats.
 
 import (
 	"context"
@@ -119,9 +119,9 @@ const (
 	duration = 100 * time.Millisecond // of each request
 )
 
-// begins returns the time when a client sends its first request. Afterwards the client sends its
-// next request immediately after each response. No two events happen at the same time, because
-// their order would be undefined.
+// begins returns the time of the client's first request. Afterwards the client sends its next
+// request immediately after each response. No two events happen at the same time, because their
+// order would be undefined.
 func begins(flow, client int) time.Duration {
 	switch {
 	case flow == 0 && client < seats-1:
@@ -288,7 +288,8 @@ func kubernetes() *tally {
 	return &y
 }
 
-// starved returns how long a flow has less than half a seat while both flows have waiting requests.
+// starved returns the time during which a flow has less than half a seat although both flows have
+// waiting requests.
 func (y *tally) starved(flow int) (long time.Duration) {
 	for _, held := range y.seats[flow][uneven/bin:] {
 		if held < 0.5 {

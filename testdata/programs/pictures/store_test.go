@@ -1,7 +1,7 @@
 package pictures
 
-// This file draws the pictures of the store: the versions of keys before and after a compaction, a
-// list in chunks, and the bytes of a record and a token.
+// This file draws the pictures of the store: the versions of a key before and after a compaction, a
+// list in chunks, and the format of a record and a token.
 
 import (
 	"context"

@@ -73,7 +73,7 @@ func (p plot) at(x, y float64) [2]float64 {
 	return [2]float64{p.x + x/p.right*p.w, p.y + p.h - y/p.top*p.h}
 }
 
-// axes draws the axes of the plot with a mark at each step.
+// axes draws the axes and adds a mark for each step.
 func (p plot) axes(stepX, stepY float64, nameX, nameY string) {
 	for v := 0.0; v <= p.right+1e-9; v += stepX {
 		at := p.at(v, 0)

@@ -4,18 +4,17 @@
 //	KUBE_CONTROLLER_MANAGER=… KUBE_SCHEDULER=… KWOK=… go run ./testdata/programs/plane -nodes 1000 -pods 10000
 //
 // In addition to the server, it runs kube-controller-manager, kube-scheduler, and kwok, which
-// simulates the kubelets. All are unmodified release binaries. The program creates the nodes and
-// waits until they are ready. It creates Deployments with a Service each and waits until all Pods
-// are running. Then it leaves the cluster at rest, with occasional rollouts, and finally deletes
-// the Deployments. It prints the duration of each part, the resources that each program used, and
+// simulates the kubelets. All are unmodified release binaries. It first creates the nodes and waits
+// until they are ready. It creates Deployments with a Service each and waits until all Pods are
+// running. Then it leaves the cluster at rest, with occasional rollouts, and finally deletes the
+// Deployments. It prints the duration of each part, the resources that each program used, and
 // Kubernetes' service level indicators: the durations of API calls by verb and scope, from creation
 // to Running, and from a write to its event.
 //
-// -on selects the servers that are compared. The columns of the table are memory (apilet
-// --ephemeral), disk (apilet), etcd (apilet on its own etcd), and kube-apiserver (on its own etcd).
-// The programs are set by APILET, KUBE_APISERVER and ETCD. If APILET is not set, the program is
-// built. -out keeps the logs, a table with one row per second (seconds.csv) and a picture
-// (pods.svg).
+// -on selects the servers that are compared. The columns are named memory (apilet --ephemeral),
+// disk (apilet), etcd (apilet on its own etcd), and kube-apiserver (on its own etcd). The programs
+// are set by APILET, KUBE_APISERVER and ETCD. If APILET is not set, the program is built. -out
+// keeps the logs, a table with one row per second (seconds.csv) and a picture (pods.svg).
 package main
 
 import (
@@ -120,7 +119,7 @@ type run struct {
 	watchers int // number of open watches at the end
 }
 
-// A part contains the duration of a phase and the resources that were used.
+// A part contains the duration of a phase and the resources used.
 type part struct {
 	name string
 	took time.Duration
@@ -317,8 +316,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// watchNodes opens the watches that are used by kubelets. Each of them watches the Pods of a node
-// on a separate connection. They run until ctx ends.
+// watchNodes opens the watches that are used by kubelets. Each of them watches the Pods of a single
+// node. They run until ctx ends.
 func (r *run) watchNodes(ctx context.Context, background *sync.WaitGroup) error {
 	var mu sync.Mutex // guards r.watchers
 	return each(ctx, r.kubelets, func(i int) error {

@@ -1,6 +1,6 @@
 package main
 
-// This file takes a sample every second and reports the results as tables and as a picture.
+// This file takes a sample every second and writes the report.
 
 import (
 	"context"
@@ -21,7 +21,7 @@ type second struct {
 	at     time.Duration // since the start of the run
 	counts counts
 	used   []usage // usage of the server including etcd, then usage of the other programs
-	file   int64   // size of the data file, or 0 if there is none
+	file   int64   // size of the data file, or 0 if it is not used
 }
 
 func (r *run) sample(ctx context.Context) {
@@ -96,7 +96,7 @@ func (r *run) part(name string) part {
 	return r.parts[at]
 }
 
-// last returns the resources that were used by a program. The memory is the maximum.
+// last returns the resources used by a program. The memory is the maximum.
 func (r *run) last(program int) string {
 	var most, anon usage
 	for _, s := range r.seconds {

@@ -1,7 +1,7 @@
 package main
 
-// This file watches nodes and Pods like any other client. It counts them and measures how long it
-// takes until a Pod is running and until a write is received as an event.
+// This file watches nodes and Pods like any other client. It counts them and measures the time
+// until a Pod is running and the time until an event is received.
 
 import (
 	"context"

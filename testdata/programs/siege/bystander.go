@@ -1,7 +1,7 @@
 package main
 
-// This file simulates other clients of the server: a user with small requests, an anonymous client,
-// and a probe. The third meter measures how long they wait.
+// This file simulates other clients of the server, including a user with small requests and an
+// anonymous client. The third meter measures how long they wait.
 
 import (
 	"context"
@@ -22,7 +22,7 @@ const (
 // A wait contains the result of a bystander's request.
 type wait struct {
 	took    time.Duration
-	refused bool // the status was 429 or 5xx, or there was no response
+	refused bool // true if the status was 429 or 5xx or if there was no response
 }
 
 // Bystanders send requests continuously.

@@ -90,7 +90,7 @@ func register(s *server, backend *httptest.Server) error {
 	return errors.New("the server behind is not served")
 }
 
-// behind requests one of the invalid responses of the backend.
+// behind requests an invalid response from the backend.
 func (g *generator) behind(c card) *request {
 	name := pick(g, slices.Sorted(maps.Keys(foreign))...)
 	q := &request{As: "administrator", Method: pick(g, "GET", "GET", "POST", "DELETE"), Path: behindPath + "/things/" + name, Tags: []string{"answer " + name}}
@@ -165,7 +165,7 @@ func (g *generator) emptying(c card) *request {
 	return q
 }
 
-// resuming starts a watch at a revision that has been compacted or does not exist yet.
+// resuming starts a watch at a revision that is too old or does not exist yet.
 func (g *generator) resuming(c card) *request {
 	k := c.owner.kinds[0]
 	q := &request{As: g.persona(k), Method: "GET", Path: k.collection, Query: [][2]string{{"watch", "true"}, {"resourceVersion", pick(g, "1", "2", "30", "100", "99999999")}, {"timeoutSeconds", "1"}},

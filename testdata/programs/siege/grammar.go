@@ -1,9 +1,9 @@
 package main
 
-// This file generates hostile requests. Each family has a deck of cards, with a card for every
-// place in the schemas and every production of the family. The order of the cards is determined by
-// the seed. Places that are used by many types usually come first. The requests depend on the seed,
-// on the server's OpenAPI documents, and on the requests that the server rejects.
+// This file generates hostile requests. The deck of a family contains a card for every place in the
+// schemas and every production. The order of the cards is determined by the seed. Places that are
+// used by many types usually come first in the deck. The requests depend on the seed, on the
+// server's OpenAPI documents, and on the requests that the server rejects.
 
 import (
 	"cmp"
@@ -17,7 +17,7 @@ import (
 
 const bodyLimit = 3 << 20 // the server's limit for request bodies
 
-// An owner is a type in the schemas and the kinds that use it.
+// An owner is a type and the kinds that use it.
 type owner struct {
 	name string
 	// the kinds that contain the type
@@ -49,8 +49,8 @@ type generator struct {
 	decks    map[string]*deck
 }
 
-// families are the possible values of -only, in the order in which they are started. Each family
-// gets a share of the time.
+// families are the values of -only in the order in which they are started. Each family gets a share
+// of the time.
 var (
 	families = []string{"crowds", "numbers", "depths", "lists", "maps", "strings", "patches", "protobuf", "options", "clients"}
 	shares   = map[string]int{"crowds": 3, "numbers": 2, "depths": 4, "lists": 6, "maps": 4, "strings": 2, "patches": 2, "protobuf": 1, "options": 1, "clients": 4}
@@ -118,8 +118,7 @@ func ownersOf(kinds []*kind) []*owner {
 	return all
 }
 
-// shuffled returns the cards of a family. The sorts of places are used in turn, and places that are
-// used by many types usually come first.
+// shuffled returns the cards of a family. Cards for different sorts of places alternate.
 func (g *generator) shuffled(family string, owners []*owner) []card {
 	turns := map[string][]card{}
 	for _, o := range owners {
@@ -198,7 +197,7 @@ func productions(family, sort string) []production {
 	return nil
 }
 
-// alternatives returns the cards that apply to a kind and not to a place in it.
+// alternatives returns cards for the whole object instead of a place in it.
 func alternatives(family string) []func(*generator, card) *request {
 	switch family {
 	case "crowds":
@@ -215,7 +214,7 @@ func alternatives(family string) []func(*generator, card) *request {
 	return nil
 }
 
-// numbers contains values with signs, exponents and digits that do not fit into a machine word.
+// numbers contains numbers with signs, exponents and digits that do not fit into a machine word.
 var numbers = []production{
 	numeral("huge negative exponent", "1e-2147483648", "0e-16000000", "-1E-999999999", "9e-9223372036854775808"),
 	numeral("huge positive exponent", "1e2147483647", "0e16000000", "-9E999999999", "1e9223372036854775807"),
@@ -340,7 +339,7 @@ func nest(g *generator, at site, innermost *node, depth int) *node {
 	return &node{Kind: "deep", Key: key, Depth: depth, Elem: innermost}
 }
 
-// texts contains long values with characters that may have to be quoted, escaped or split.
+// texts contains long texts with characters that may need to be quoted or escaped.
 var texts = []production{spelling("a"), spelling("\u0000"), spelling("<"), spelling("."), spelling("/"), spelling("$(A)"), spelling(","), spelling("é"), spelling("%"),
 	spelling("("), spelling("*"), spelling("\n"), spelling("- "), spelling("0.")}
 
@@ -436,7 +435,7 @@ func (g *generator) form(q *request) {
 	}
 }
 
-// readBack stores the object under a unique name and reads it, either by name or by a list.
+// readBack stores the object with a unique name and reads it or lists it.
 func (g *generator) readBack(k *kind, q *request) *request {
 	metadata := q.Body.get("metadata")
 	metadata.Members = slices.DeleteFunc(metadata.Members, func(m member) bool { return m.Name == "generateName" })
@@ -490,8 +489,8 @@ func (g *generator) copies(c card) *request {
 	return g.patch(c.owner.kinds[0], "application/json-patch+json", spliced(add, again))
 }
 
-// spliced returns a list that contains the first element and the elements of the series. A series
-// must be the whole body, so the elements are listed one by one.
+// spliced returns a list of the first element followed by the elements of the series. A series must
+// be the whole body, so the elements are listed one by one.
 func spliced(first, rest *node) *node {
 	rest.N = min(rest.N, 9000)
 	l := &node{Kind: "list", Items: []*node{first}, Tags: []string{"copies"}}
@@ -523,8 +522,8 @@ func (g *generator) replacement(c card) *request {
 	return g.patch(c.owner.kinds[0], types[g.rng.IntN(len(types))], body)
 }
 
-// merging patches an object with a long list that is merged into another long list. The server
-// looks elements up by their merge keys.
+// merging returns a patch that merges a long list into another long list. The server looks elements
+// up by their merge keys.
 func (g *generator) merging(c card) *request {
 	k := c.owner.kinds[0]
 	var places []site
@@ -723,8 +722,8 @@ func (g *generator) crowd(c card) *request {
 	return q
 }
 
-// growth returns the requests that create the object: a POST followed by two patches. Each body has
-// nearly the maximum size.
+// growth returns a POST and two patches that create a large object. Each body has nearly the
+// maximum size.
 func (g *generator) growth(k *kind) []*request {
 	var places []site
 	for _, at := range k.sites() {

@@ -32,7 +32,7 @@ const (
 	// allows for defaults, managedFields, and indentation, which quadruples the size
 	answerPerByte = 16
 	crowdBase     = 64 << 20
-	perConnection = 3 << 19 // memory for each connection, which may hold a part of a list
+	perConnection = 3 << 19 // memory for each connection, including a part of a list
 	crowdPerByte  = 4       // for each stored byte, because the object is read only once
 
 	// if a request uses more CPU time, it is repeated with half its size
@@ -52,7 +52,7 @@ const (
 
 var manners = []string{"never reads", "never reads", "trickles", "leaves"}
 
-// An outcome contains the values of the meters after a request.
+// An outcome holds the values of the meters after a request.
 type outcome struct {
 	code                   int
 	sent, stored, answered int64
@@ -120,9 +120,9 @@ func (s *siege) try(ctx context.Context, q *request) (outcome, []trip) {
 	return o, trips
 }
 
-// grows reports whether the CPU time grows faster than the size of the request. It compares the
-// minimum of several measurements because a garbage collection or another process may affect only
-// one of them.
+// grows reports whether the CPU time grows faster than the size of the request. It uses the minimum
+// of several measurements, because some of them may be affected by a garbage collection or another
+// process.
 func (s *siege) grows(ctx context.Context, q, less *request, o, half outcome) bool {
 	whole, part := o.cpu, half.cpu
 	for range growthTries {
@@ -134,7 +134,7 @@ func (s *siege) grows(ctx context.Context, q, less *request, o, half outcome) bo
 	return whole > growth*part+growthSlack
 }
 
-// A trip is a meter whose limit was exceeded.
+// A trip describes a meter that has exceeded its limit.
 type trip struct{ meter, why string }
 
 // measure sends the request and reads the meters. It first stores the objects that are needed by
@@ -196,7 +196,7 @@ func (s *siege) single(ctx context.Context, q *request, body []byte, cpu time.Du
 	}
 }
 
-// An answering holds the state of a response that is being read.
+// An answering is the state of a response while it is read.
 type answering struct {
 	bytes     atomic.Int64
 	code      int
@@ -273,7 +273,7 @@ func (s *siege) stored(ctx context.Context, q *request) int64 {
 // ---- Crowds ----
 
 // besiege sends the request on q.Connections connections, each in the crowd's manner. The
-// connections are kept open until a bystander is affected or the time limit is reached.
+// connections stay open until a bystander is affected or the time limit is reached.
 func (s *siege) besiege(ctx context.Context, q *request, body []byte, o *outcome) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup

@@ -213,7 +213,7 @@ func quoted(to []byte, s string) []byte {
 	return append(to, q...)
 }
 
-// nodes returns the node and all of its descendants. The outermost nodes come first.
+// nodes returns the node followed by all of its descendants. The outermost nodes come first.
 func (n *node) nodes() []*node {
 	if n == nil {
 		return nil

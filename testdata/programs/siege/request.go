@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// A request contains the request, the requests that are sent before it, and the number of
-// connections.
+// A request describes the request and the number of connections. It may require other requests to
+// be sent first.
 type request struct {
 	As          string      `json:"as"` // one of personas
 	Method      string      `json:"method"`
@@ -26,7 +26,7 @@ type request struct {
 	Before      []*request  `json:"before,omitempty"`
 	// if zero, the request is sent once and the response is read completely
 	Connections int `json:"connections,omitempty"`
-	// behavior of the connections: never reads, trickles, leaves
+	// how the connections behave: "never reads", "trickles" or "leaves"
 	Manner string   `json:"manner,omitempty"`
 	Tags   []string `json:"tags,omitempty"`
 }

@@ -47,7 +47,7 @@ type operation struct {
 	Action string                                `json:"x-kubernetes-action"`
 }
 
-// A kind is a type that is served at a certain path.
+// A kind is a type that is served at a given path.
 type kind struct {
 	apiVersion, name string
 	// the path for POST, with the namespace and the parent's name filled in
@@ -59,7 +59,7 @@ type kind struct {
 	schemas      map[string]*schema // of the document
 }
 
-// A site is a place in the objects of a kind.
+// A site is a place in an object.
 type site struct {
 	owner  string   // the type that has the member
 	field  string   // the member's name
@@ -213,8 +213,8 @@ func (k *kind) sites() []site {
 	return all
 }
 
-// inside walks the members of an object, the elements of a list, or the values of a map. The values
-// of a map are a separate site if they are numbers.
+// inside walks the members of an object, list or map. If the values of a map are numbers, a
+// separate site is returned for them.
 func (k *kind) inside(at site, walk func(*schema, string, []string)) []site {
 	switch at.sort {
 	case "object", "free":

@@ -1,7 +1,7 @@
 package main
 
-// This file shrinks a request that trips a meter. It removes parts of the request as long as the
-// meter still trips.
+// This file shrinks a request that trips a meter. It removes parts of the request if the meter
+// still trips without them.
 
 import (
 	"slices"
@@ -39,7 +39,7 @@ func reductions(q *request) []*request {
 			propose(func(c *request) { c.keepOnly(i) })
 		}
 	}
-	for i := range q.marked() { // remove one of them, because the cause may need two
+	for i := range q.marked() { // remove only one of them, because the cause may need two
 		if len(q.marked()) > 2 {
 			propose(func(c *request) { c.without(c.marked()[i]) })
 		}
@@ -67,7 +67,7 @@ func reductions(q *request) []*request {
 	return all
 }
 
-// trees returns all nodes of the body and of the requests in Before.
+// trees returns all nodes of the request and of the requests in Before.
 func (q *request) trees() []*node {
 	all := q.Body.nodes()
 	for _, b := range q.Before {
@@ -117,8 +117,7 @@ func (q *request) remove(drop func(*node) bool) {
 	}
 }
 
-// reductionsOf returns functions that reduce the number or the depth of a node, or remove one of
-// its members.
+// reductionsOf returns functions that make a node smaller.
 func reductionsOf(n *node) []func(*node) {
 	var all []func(*node)
 	if n.N > 1 {

@@ -155,8 +155,8 @@ func (s *siege) turn() string {
 	return best
 }
 
-// known reports whether all features of an earlier finding occur in q. The meters of a crowd are
-// compared separately because one problem may hide another.
+// known reports whether all features of an earlier finding occur in q. The meters are compared
+// separately for a crowd, because a problem may hide another one.
 func (s *siege) known(q *request, meter string) bool {
 	features, meters := q.features(), map[string]bool{}
 	for _, f := range s.findings {
@@ -285,8 +285,7 @@ func (s *siege) serve(ctx context.Context, dir string) (err error) {
 	return err
 }
 
-// learn reads the types of the server, unless they are already known, and stores an object of each
-// type.
+// learn reads the types of the server on the first call. It also stores an object of each type.
 func (s *siege) learn(ctx context.Context) error {
 	if s.kinds == nil {
 		kinds, err := kindsOn(s.server)

@@ -176,7 +176,7 @@ func TestMetersTrip(t *testing.T) {
 	}
 }
 
-// TestAFindingIsMetOnce checks that a request is skipped if it has all features of a previous
+// TestAFindingIsMetOnce checks that requests are skipped if they have all features of a previous
 // finding.
 func TestAFindingIsMetOnce(t *testing.T) {
 	of := func(tags ...string) *request { return &request{Method: "POST", Tags: tags} }
@@ -194,8 +194,7 @@ func TestAFindingIsMetOnce(t *testing.T) {
 	}
 }
 
-// TestQuantitiesAreKnownByTheirSchema checks that quantities are detected without a list of their
-// names.
+// TestQuantitiesAreKnownByTheirSchema checks that quantities are detected by their schema.
 func TestQuantitiesAreKnownByTheirSchema(t *testing.T) {
 	d := new(document)
 	err := json.Unmarshal([]byte(`{"paths":{"/t":{"post":{"requestBody":{"content":{"*/*":{"schema":{"$ref":"#/components/schemas/a.T"}}}},"x-kubernetes-group-version-kind":{"version":"v1","kind":"T"}}}},

@@ -6,8 +6,8 @@
 //	go run ./testdata/programs/signon -dir sso -login jane -groups dev,ops
 //
 // kubectl calls the second command (users: exec:). It prints an ExecCredential with a token for
-// jane and does not require a password. A real plug-in like kubelogin (int128/kubelogin) asks for a
-// password or opens a browser. It uses the endpoints in flows.go (testdata/kubelogin.sh). The
+// jane and does not require a password. A real plug-in such as kubelogin (int128/kubelogin) asks
+// for a password or opens a browser. It uses the endpoints in flows.go (testdata/kubelogin.sh). The
 // webhook answers SubjectAccessReviews: users in the group dev may read everything except for
 // Secrets, and access to Secrets is denied regardless of roles.
 package main

@@ -43,7 +43,7 @@ func (b *balancer) serve(servers ...*server) {
 	b.look(context.Background())
 }
 
-// run accepts connections and checks which servers are ready until ctx is done.
+// run accepts connections and checks the servers until ctx is done.
 func (b *balancer) run(ctx context.Context) {
 	go func() { // ends when the listener is closed
 		for {
@@ -143,7 +143,7 @@ func (b *balancer) connect(from net.Conn) {
 	}
 }
 
-// passOn copies data until one of the connections is closed, and then closes both.
+// passOn copies data until a connection is closed, and then closes both connections.
 func passOn(from, to net.Conn) {
 	_, _ = io.Copy(to, from)
 	from.Close()

@@ -1,6 +1,6 @@
 package main
 
-// This file causes faults that affect a single server, its disk or its file.
+// This file causes faults of a single server, its disk or its file.
 
 import (
 	"bytes"

@@ -100,8 +100,8 @@ const (
 	hasSet  = "the machine's clock has been set"
 )
 
-// ofTheClock returns the faults for a server whose clock can be set. The server may log errors
-// while the clock is behind.
+// ofTheClock returns the faults for a server whose clock can be set. The server may log errors if
+// the clock is behind.
 func (s *subject) ofTheClock() []*trouble {
 	return []*trouble{s.clockAhead(), s.clockBack(), s.clockDecadesAhead(), s.clockStartsIn1970(), s.clockBackTo1970()}
 }
@@ -127,7 +127,7 @@ func (s *subject) setRight() error {
 	return nil
 }
 
-// behind returns how far the clock is behind, as reported by the metrics of the server.
+// behind returns how far the clock of the server is behind, according to its metrics.
 func (s *subject) behind() (time.Duration, error) {
 	a, err := s.askServer(s.servers[0], "/metrics")
 	return time.Duration(number(clockBehind, a.body) * float64(time.Second)), err

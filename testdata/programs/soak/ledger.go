@@ -25,7 +25,7 @@ type kind struct {
 
 const (
 	pads    = "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz"
-	perKind = 120 // number of names per kind. About two thirds of them exist at any time.
+	perKind = 120 // number of names per kind. About two thirds of them exist at the same time.
 	colours = 4
 
 	// created by the server in each namespace if it uses TLS
@@ -72,8 +72,8 @@ func (e entry) fits(o *object) bool {
 	return e.there && o.n() == e.n && (e.rev == "" || o.Metadata.ResourceVersion == e.rev)
 }
 
-// A ledger contains the entries of all objects by kind and name. The entry of an object is updated
-// by its writer when the write is acknowledged.
+// A ledger contains the entries of all objects by kind and name. The writer updates the entry of an
+// object when the write is acknowledged.
 type ledger struct {
 	// held for reading during a request and the update of the ledger, and for writing while
 	// everything is compared or a backup is restored

@@ -1,5 +1,5 @@
-// Soak runs servers under load for an hour or longer while it causes faults. It reports growth,
-// lost writes, and skipped or repeated events:
+// Soak runs servers under load and causes faults for an hour or longer. It reports growth, lost
+// writes, and skipped or repeated events:
 //
 //	go run ./testdata/programs/soak                                    # an hour on servers built from here
 //	go run ./testdata/programs/soak -for 2h -etcd ./etcd               # and three servers on three members of etcd
@@ -101,7 +101,7 @@ func inOwnFolder() int {
 	return 0
 }
 
-// A course consists of a subject and a list of faults.
+// A course is a subject with a list of faults.
 type course struct {
 	*subject
 	troubles []*trouble
@@ -204,8 +204,8 @@ func (t *table) line(s *subject, format string, args ...any) {
 	fmt.Fprintf(t.out, "%8s %-7s %s\n", time.Since(t.began).Round(time.Second), s.name, fmt.Sprintf(format, args...))
 }
 
-// fill takes samples and prints rows until ctx is done. It does not keep samples that were taken
-// during a fault.
+// fill takes samples and prints a row for each subject until ctx is done. It does not keep samples
+// that were taken during a fault.
 func (t *table) fill(ctx context.Context, courses []course) {
 	t.mu.Lock()
 	fmt.Fprintf(t.out, "%8s %-7s %8s %11s %6s %8s %8s %9s %8s %7s %9s %8s %7s %7s %7s %6s\n", "time", "server", "anon MiB", "goroutines",

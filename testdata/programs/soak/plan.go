@@ -9,8 +9,8 @@ package main
 // (written: acknowledged writes. refused: errors caused by the fault. cut off: requests without a
 // response. expired: watches and lists that had to be restarted after a 410.)
 //
-// Each subject has a separate timetable. The order depends on -seed. Faults are not repeated until
-// all of them have been caused once.
+// Each subject has a separate timetable. The order depends on -seed. All faults are caused once
+// before the first one is repeated.
 
 import (
 	"context"
@@ -33,7 +33,7 @@ type trouble struct {
 	brief bool // plant has already checked the effects; no need to wait
 }
 
-// A leave describes which effects of a fault are allowed. The zero leave allows none.
+// A leave describes the effects of a fault that are allowed. The zero leave allows none.
 type leave struct {
 	cut     bool                                     // requests without a response
 	refuses func(method, path string, a answer) bool // allowed error responses; nil means none
@@ -49,7 +49,7 @@ type leave struct {
 // errLeftOut means that this machine cannot cause a fault.
 var errLeftOut = errors.New("left out")
 
-// suffer runs the timetable until ctx ends. It repairs the last fault before it returns.
+// suffer runs the timetable until ctx ends. The last fault is repaired before suffer returns.
 func (s *subject) suffer(ctx context.Context, out *table, all []*trouble, order *rand.Rand) error {
 	for len(all) > 0 {
 		order.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })

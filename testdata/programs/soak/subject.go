@@ -1,6 +1,6 @@
 package main
 
-// This file implements a subject: one or more servers, the load, and the results.
+// This file implements the subject, which includes the servers, the load and the results.
 
 import (
 	"bytes"
@@ -155,8 +155,8 @@ func (s *subject) become(servers ...*server) {
 	s.front.serve(servers...)
 }
 
-// live starts the subject and its load and runs it until ctx is done. It then waits for the
-// watches, stops the servers and checks the files.
+// live runs the subject and its load until ctx is done. At the end it waits for the watches, stops
+// the servers and checks the files.
 func (s *subject) live(ctx context.Context, out *table, troubles []*trouble, order *rand.Rand) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -177,7 +177,7 @@ func (s *subject) live(ctx context.Context, out *table, troubles []*trouble, ord
 	if s.over.Err() == nil {
 		s.compareAll()
 	}
-	close(s.draining) // watchers now stop when they have received all writes
+	close(s.draining) // the watchers stop when they have received all writes
 	watchers.Wait()
 	if s.over.Err() != nil {
 		return context.Cause(s.over)
@@ -311,7 +311,7 @@ func number(pattern *regexp.Regexp, text []byte) float64 {
 	return n
 }
 
-// processor returns the CPU usage of the servers since the last row, as a percentage of one core.
+// processor returns the CPU usage of the servers since the last row, in percent of one core.
 func (s *subject) processor() float64 {
 	ticks := 0
 	for _, one := range s.running() {

@@ -1,7 +1,7 @@
 package main
 
-// This file contains the watchers. A watcher stores the last event of each object and checks the
-// next one. The number of writes must increase by one. Only new objects may be added, and only
+// This file contains the watchers. A watcher remembers the last event of each object to check the
+// next event. The number of writes must increase by one. Only new objects may be added, and only
 // existing objects may be deleted. A watcher continues at the last revision, even if the server was
 // restarted. It only lists the objects again if the watch returns 410.
 

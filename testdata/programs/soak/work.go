@@ -1,8 +1,8 @@
 package main
 
-// This file sends the requests. There are writers that use different names, readers for lists, and
-// a goroutine that creates and deletes namespaces, definitions, Events and backups. One ticker
-// limits all of them to -rate requests per second.
+// This file sends the requests. There are writers that use different names, readers that list
+// objects, and a goroutine that creates and deletes namespaces, definitions, Events and backups.
+// One ticker limits all of them to -rate requests per second.
 
 import (
 	"context"
@@ -150,7 +150,7 @@ func (s *subject) edited(k *kind, name string, a answer) string {
 	return strings.Replace(string(a.body), was, is, 1)
 }
 
-// An attempt is a write that has been sent but whose result is still unknown.
+// An attempt is a write that was sent but has an unknown result.
 type attempt struct {
 	before, after entry
 	code          int // expected status of the response
@@ -191,7 +191,7 @@ func entryOf(a answer) entry {
 	return entry{n: o.n(), there: true, rev: o.Metadata.ResourceVersion}
 }
 
-// resolve finds out whether a write without a response was executed. The write has happened, has
+// resolve determines whether a write that got no response was executed. The write has happened, has
 // not happened, or may still happen, e.g. if the request waits in a suspended etcd. While the
 // object is unchanged, resolve repeats the write with a precondition on the current state. When the
 // repetition succeeds, the first write can no longer happen.
@@ -404,7 +404,8 @@ func (s *subject) passNamespace(name string) {
 		s.gone(path + "/configmaps/owned")
 	}
 	s.must("POST", path+"/secrets", `{"metadata":{"name":"s"},"data":{"k":"dg=="}}`, 201, 409)
-	// 409: the namespace was deleted, but the connection was closed, and it still contains objects
+	// 409: the namespace was already deleted when the connection was closed, and it still contains
+	// objects
 	s.must("DELETE", path, "", 200, 404, 409)
 	s.gone(path)
 }

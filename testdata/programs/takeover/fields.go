@@ -1,8 +1,8 @@
 package main
 
 // This file writes an object of every built-in type to etcd, with all fields set. The objects are
-// written in protobuf, as kube-apiserver does, and in JSON, as apilet does. Both servers must be
-// able to read both. These objects would be rejected by a server. They test the decoders,
+// encoded in protobuf like in kube-apiserver and in JSON like in apilet. Both servers must be able
+// to read both. These objects would be rejected by a server. They are used to test the decoders,
 // conversions and defaults. They are stored in a separate etcd, and the servers are stopped at the
 // end.
 
@@ -144,7 +144,7 @@ func (t *takeover) put(key string, value []byte) error {
 	return nil
 }
 
-// inProtobuf compares the responses of both servers in protobuf.
+// inProtobuf compares the protobuf responses of the servers.
 func (t *takeover) inProtobuf(a, b *program) {
 	var problems []string
 	compared, alike := 0, 0

@@ -37,7 +37,7 @@ import (
 
 const (
 	ready = 90 * time.Second
-	// time until both servers return objects that were written by the servers themselves
+	// time until objects written by the servers themselves are visible
 	settle  = 20 * time.Second
 	token   = "takeover"
 	mapPath = "/api/v1/namespaces/default/configmaps"
@@ -406,8 +406,8 @@ func (t *takeover) everything(p *program) map[string]object {
 	return all
 }
 
-// same compares all objects of two servers. It waits until objects that are written by the servers
-// are equal.
+// same compares all objects of two servers. It waits for objects that are written by the servers
+// themselves.
 func (t *takeover) same(what string, a, b *program) {
 	var problems []string
 	n := 0
@@ -484,7 +484,7 @@ func unequal(at string, a, b any) (out []string) {
 
 // ---- Concurrent writes
 
-// write updates each object through both servers and compares the objects again.
+// write updates each object through both servers and then compares the objects.
 func (t *takeover) write(a, b *program) {
 	var problems []string
 	n := 0
@@ -684,8 +684,8 @@ func (w *follower) follow(current func() *program, end <-chan struct{}) {
 		if resp, err := w.t.client.Do(req); err == nil {
 			w.moves++
 			w.from = p.name
-			// the server closes its watches when it is stopped, but a client does not have to wait
-			// for that
+			// the server closes its watches when it stops, but a client should not have to wait for
+			// this
 			go func() {
 				for current() == p {
 					select {

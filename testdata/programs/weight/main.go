@@ -146,7 +146,7 @@ func modulesOfPackages() (map[string]string, error) {
 	return modules, err
 }
 
-// compileSeconds compiles all packages without a cache, one at a time.
+// compileSeconds compiles all packages one at a time, without a cache.
 func compileSeconds(dir string) (map[string]float64, error) {
 	graph := filepath.Join(dir, "graph.json")
 	if _, err := goTool([]string{"GOCACHE=" + filepath.Join(dir, "cache"), "GOFLAGS=-p=1"}, "build", "-debug-actiongraph", graph, "-tags", *tags,

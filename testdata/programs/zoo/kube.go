@@ -56,7 +56,7 @@ func (o *object) copied() *object {
 	return c
 }
 
-// Paths of the collections in a namespace, or in all namespaces if it is empty.
+// Paths of the collections. If the namespace is empty, they contain the objects of all namespaces.
 const (
 	nests  = "/apis/zoo.example.com/v1/%snests"
 	eggs   = "/api/v1/%sconfigmaps"
@@ -142,7 +142,7 @@ func (c *client) list(collection, namespace string) ([]object, error) {
 
 // ---- The cache
 
-// A cache stores the objects of a type that are known to a controller.
+// A cache stores the objects of a type for a controller.
 type cache struct {
 	client     *client
 	collection string

@@ -1,5 +1,5 @@
-// Zoo contains small controllers. Each of them has a classic bug and a twin in which the bug is
-// fixed. They create eggs (ConfigMaps) for nests (a custom type):
+// Zoo contains small controllers. Each of them has a classic bug, and there is a twin without the
+// bug. They create eggs (ConfigMaps) for nests (a custom type):
 //
 //	apilet torture --setup testdata/programs/zoo/setup.yaml --objects testdata/programs/zoo/basic.yaml -- ZOO -server {server} -controller twice
 //	go run ./testdata/programs/zoo -list
@@ -27,7 +27,7 @@ type animal struct {
 	// called if the deletion of a nest was observed; may be nil
 	gone      func(z *zoo, nest *object)
 	reconcile func(z *zoo, nest *object) error // reconciles a nest
-	// called after the caches have been filled; may be nil
+	// called after the caches are filled; may be nil
 	begin func(z *zoo) error
 }
 

@@ -32,7 +32,8 @@ var (
 	seed    = flag.Uint64("seed", 1, "seed of the generator")
 )
 
-// TestTablesAgree generates objects of every built-in type and compares columns, cells and conditions.
+// TestTablesAgree generates objects of all built-in types and compares the columns, cells and
+// conditions.
 func TestTablesAgree(t *testing.T) {
 	theirs := kubernetes.NewTableGenerator().With(handlers.AddHandlers)
 	withTables := 0
@@ -204,7 +205,7 @@ func (g generator) fillMap(v reflect.Value, depth int) {
 	}
 }
 
-// time returns a time whose age, as printers show it, stays the same for hours.
+// time returns a time whose printed age does not change for hours.
 func (g generator) time() time.Time {
 	const day = 24 * time.Hour
 	if g.IntN(10) == 0 {
@@ -225,7 +226,7 @@ func (g generator) text(goType string) string {
 	return pool[g.IntN(len(pool))]
 }
 
-// words are values that printers tell apart, by the Go types of fields.
+// words contains values that are handled by printers, by the Go type of the field.
 var words = map[string][]string{
 	"": {"", "", "a", "b", "web-0", "10.0.0.1", "2001:db8::1", "None", "Completed", "Error", "PodInitializing", "CrashLoopBackOff",
 		"SchedulingGated", "NodeLost", "True", "true", "False", "User", "Group", "ServiceAccount", "apps/v1", "Deployment", " spaced \n"},
@@ -252,7 +253,7 @@ var words = map[string][]string{
 	"UID":                                {"u"},
 }
 
-// keys are keys of labels and annotations that printers know.
+// keys contains the keys of labels and annotations that are handled by printers.
 var keys = []string{"node-role.kubernetes.io/worker", "node-role.kubernetes.io/", "kubernetes.io/role",
 	"storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class",
 	"ingressclass.kubernetes.io/is-default-class", "volume.beta.kubernetes.io/storage-class"}
