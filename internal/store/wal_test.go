@@ -350,7 +350,8 @@ func dumped(t *testing.T, st *Store) string {
 	return b.String()
 }
 
-// TestCleanCloseLeavesOneFile checks that a clean stop removes the log and sets the format of a closed file.
+// TestCleanCloseLeavesOneFile checks that a clean stop removes the log and sets the format of a
+// closed file.
 func TestCleanCloseLeavesOneFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")

@@ -203,8 +203,8 @@ func (s *story) translate(body []byte) []byte {
 	return []byte(strings.NewReplacer(pairs...).Replace(string(body)))
 }
 
-// secondCounts finds the difference between an answer and one of the next second: the default of timeAdded is the
-// time of the request, and another timeAdded is a change of the spec.
+// secondCounts finds the difference between an answer and one of the next second: the default of
+// timeAdded is the time of the request, and another timeAdded is a change of the spec.
 var secondCounts = regexp.MustCompile(`^metadata\.generation: `)
 
 // dependsOnClock reports whether the answers may agree if the story is told again.

@@ -182,7 +182,7 @@ func (b *book) count(name string) {
 		_ = unstructured.SetNestedField(next.Object, fmt.Sprint(n), "data", "n")
 		err := b.ask("update", func(ctx context.Context) error {
 			answer, err := at.Update(ctx, next, metav1.UpdateOptions{FieldManager: "swap"})
-			// the object was updated, but the response was lost, because there is no other writer
+			// there is no other writer, so the object was updated and the response was lost
 			if apierrors.IsConflict(err) {
 				answer, err = at.Get(ctx, name, metav1.GetOptions{})
 			}

@@ -16,7 +16,8 @@ type fault struct {
 	equivalent    string   // why no test can notice the fault; "" if one can
 }
 
-// parseTable reads entries that are separated by blank lines. testdata/faults/table.txt describes their lines.
+// parseTable reads entries that are separated by blank lines. testdata/faults/table.txt describes
+// their lines.
 func parseTable(text string) (faults []*fault, err error) {
 	names := map[string]bool{}
 	for entry := range strings.SplitSeq(text, "\n\n") {

@@ -1,8 +1,9 @@
 package main
 
-// This file makes the requests of the family "clients". They name ports and schemes in proxy paths, request evictions under odd budgets, apply {} and null
-// over larger configurations, resume expired watches, and send the headers and tokens of others. Some are proxied to an aggregated server, the
-// backend, which runs in this process and sends invalid HTTP.
+// This file generates the requests of the family "clients". They use ports and schemes in proxy
+// paths, request evictions under unusual budgets, apply {} and null over larger configurations,
+// resume expired watches, and send forged headers and tokens. Some of them are proxied to an
+// aggregated server, the backend, which runs in this process and sends invalid HTTP.
 
 import (
 	"encoding/base64"
@@ -51,7 +52,8 @@ var foreign = map[string]string{
 
 const plainAnswer = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
-// newBackend starts the backend. It sends one of the foreign answers if the path names it, and closes the connection.
+// newBackend starts the backend. It sends one of the invalid responses if the path names it, and
+// closes the connection.
 func newBackend() *httptest.Server {
 	return httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer, odd := foreign[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]

@@ -1,5 +1,6 @@
-// Package printers compares the tables of apilet's built-in types (internal/kinds/printers) with those of
-// k8s.io/kubernetes/pkg/printers/internalversion, which would add 226 packages and 7 MB to the server.
+// Package printers compares the tables of apilet's built-in types (internal/kinds/printers) with
+// those of k8s.io/kubernetes/pkg/printers/internalversion, which would add 226 packages and 7 MB to
+// the server.
 package printers
 
 import (
@@ -39,7 +40,8 @@ func TestTablesAgree(t *testing.T) {
 	withTables := 0
 	for _, res := range scheme.NewRegistry().All() {
 		if res.GoType == nil || res.Kind == "APIService" || res.Kind == "CSIStorageCapacity" {
-			continue // kube-aggregator prints APIServices, and the table of CSIStorageCapacities is not used
+			// kube-aggregator prints APIServices, and the table of CSIStorageCapacities is not used
+			continue
 		}
 		if _, err := theirs.GenerateTable(internalversion.From(newObject(res)), kubernetes.GenerateOptions{Wide: true}); err != nil {
 			if !printers.NullIfEmpty(res) {
@@ -68,7 +70,8 @@ func compare(t *testing.T, res *scheme.Resource, theirs kubernetes.TableGenerato
 		g.fill(reflect.ValueOf(obj).Elem(), 0)
 		obj.SetName(cmp.Or(obj.GetName(), "a"))
 		defaults.Set(obj)
-		if svc, ok := obj.(*corev1.Service); ok && svc.Spec.ClusterIP != "" { // stored Services have both fields
+		// stored Services have both fields
+		if svc, ok := obj.(*corev1.Service); ok && svc.Spec.ClusterIP != "" {
 			svc.Spec.ClusterIPs = append([]string{svc.Spec.ClusterIP}, svc.Spec.ClusterIPs...)
 		}
 		want := tableOf(t, theirs, obj)
@@ -93,8 +96,8 @@ func compare(t *testing.T, res *scheme.Resource, theirs kubernetes.TableGenerato
 	}
 }
 
-// tableOf returns Kubernetes' table of an object. It returns nil if Kubernetes panics, which it does for
-// some objects that are not valid.
+// tableOf returns Kubernetes' table of an object. It returns nil if Kubernetes panics, which it
+// does for some objects that are not valid.
 func tableOf(t *testing.T, theirs kubernetes.TableGenerator, obj scheme.Object) (table *metav1.Table) {
 	defer func() {
 		if recover() != nil {
