@@ -502,8 +502,8 @@ func (st *stage) act(ctx context.Context, client *http.Client, a actor, connecti
 		pause := time.Until(start.Add(a.every))
 		if got.code < 400 {
 			step, revision = step+1, got.revision
-			// the object may have been changed by another client in the meantime
 		} else if revision = ""; a.every == 0 {
+			// the object may have been changed by another client in the meantime
 			pause = afterRefusal
 		}
 		select {

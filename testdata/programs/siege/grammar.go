@@ -266,8 +266,8 @@ func series(order string) production {
 			if len(elem.Members) > 0 {
 				key = elem.Members[g.rng.IntN(len(elem.Members))].Name
 			}
-			// an element without members is also allowed
 		} else if elem.Kind == "object" && choice == 2 {
+			// an element without members is also allowed
 			elem.Members, key = nil, ""
 		}
 		n := &node{Kind: "series", Order: order, Elem: elem, Key: key, N: 99_999_999}
