@@ -5,9 +5,9 @@
 #   testdata/aggregated.sh metrics     sigs.k8s.io/metrics-server with kubelets that testdata/programs/kubelet simulates: kubectl top
 #   testdata/aggregated.sh scale       the same, and a HorizontalPodAutoscaler of kube-controller-manager (KUBE_CONTROLLER_MANAGER=PATH)
 #
-# It requires kubectl, openssl, the Go module proxy, some minutes, and 2 GB for compiled programs (kept
-# in AGGREGATED, by default a folder in the user's cache). sample also requires an etcd: ETCD=PATH.
-# Everything listens on loopback. .ci/run does not run this script.
+# It requires kubectl, openssl, the Go module proxy, some minutes, and 2 GB for compiled programs
+# (kept in AGGREGATED, by default a folder in the user's cache). sample also requires an etcd:
+# ETCD=PATH. Everything listens on loopback. .ci/run does not run this script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=${AGGREGATED:-${XDG_CACHE_HOME:-$HOME/.cache}/apilet-aggregated}

@@ -5,8 +5,8 @@
 #
 #   testdata/emulated.sh PROCESSOR APILET [KUBECTL]
 #
-# PROCESSOR is qemu's name of the processor: arm, aarch64, riscv64. If KUBECTL is given, all commands of
-# testdata/kubectl.sh run, too.
+# PROCESSOR is qemu's name of the processor: arm, aarch64, riscv64. If KUBECTL is given, all
+# commands of testdata/kubectl.sh run, too.
 #
 #   CGO_ENABLED=0 GOARCH=arm go build -tags noetcd -o /tmp/apilet.arm . && testdata/emulated.sh arm /tmp/apilet.arm
 set -u

@@ -3,8 +3,9 @@
 #
 #   testdata/kubectl.sh KUBECTL SERVER_URL [MANIFEST_DIR...]
 #
-# Every command must end as expected within three minutes, which allows for busy machines. The manifests
-# in MANIFEST_DIRs are also applied, read back and deleted. The exit code is 1 if a command failed.
+# Every command must end as expected within three minutes, which allows for busy machines. The
+# manifests in MANIFEST_DIRs are also applied, read back and deleted. The exit code is 1 if a
+# command failed.
 set -u
 kubectl=$1 server=$2
 shift 2
@@ -33,7 +34,8 @@ check() {
 	fi
 }
 pipe() { k "${@:2}" <"$1"; }
-# says WANT COMMAND...: prints kubectl's output as soon as it contains WANT, for commands that do not end.
+# says WANT COMMAND...: prints kubectl's output as soon as it contains WANT, for commands that do
+# not end.
 says() {
 	local pid
 	timeout 180 "$kubectl" --cache-dir "$work/cache" --server "$server" -n "$ns" "${@:2}" >"$work/said" 2>&1 &
@@ -43,8 +45,8 @@ says() {
 	wait $pid 2>/dev/null
 	cat "$work/said"
 }
-# watched: prints the event of a watch for a ConfigMap that is created after the watch has printed the
-# existing ones.
+# watched: prints the event of a watch for a ConfigMap that is created after the watch has printed
+# the existing ones.
 watched() {
 	rm -f "$work/said"
 	(

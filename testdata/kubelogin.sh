@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # kubelogin.sh tests kubectl's sign-on to apilet with the unmodified plug-in kubelogin
-# (int128/kubelogin), with testdata/programs/signon as the issuer: by a browser, by a device code, by
-# name and password, and by a refresh after the token has expired.
+# (int128/kubelogin), with testdata/programs/signon as the issuer: by a browser, by a device code,
+# by name and password, and by a refresh after the token has expired.
 #
-# It requires kubectl, curl, the Go module proxy, a minute, and 200 MB for compiled programs (kept in
-# KUBELOGIN, by default a folder in the user's cache). Everything listens on loopback. .ci/run does not
-# run this script.
+# It requires kubectl, curl, the Go module proxy, a minute, and 200 MB for compiled programs (kept
+# in KUBELOGIN, by default a folder in the user's cache). Everything listens on loopback. .ci/run
+# does not run this script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=${KUBELOGIN:-${XDG_CACHE_HOME:-$HOME/.cache}/apilet-kubelogin}
@@ -25,8 +25,8 @@ until [ -s "$dir/sso/url" ]; do sleep 0.1; done
 until [ -s "$dir/kubeconfig" ]; do sleep 0.1; done
 export KUBECONFIG=$dir/kubeconfig
 
-# Simulates a browser and its user: it opens the given URL and submits the form that it is redirected
-# to. The file opened counts the calls.
+# Simulates a browser and its user: it opens the given URL and submits the form that it is
+# redirected to. The file opened counts the calls.
 cat >"$dir/browser" <<B
 #!/usr/bin/env bash
 set -euo pipefail

@@ -3,11 +3,11 @@
 #
 #   testdata/on-etcd.sh ETCD APILET COMMAND...
 #
-# ETCD is etcd's binary: (cd testdata/etcd && go build -o /tmp/etcd go.etcd.io/etcd/server/v3). $APILET
-# is a program for the command. It starts an apilet on an etcd with one member. The apilet gets its own
-# prefix in a shared etcd, or a separate etcd if it has a data file, because a compaction affects all
-# servers on an etcd. $ETCD_SERVERS is the shared etcd, for tests that start servers themselves. All
-# etcds end with the command.
+# ETCD is etcd's binary: (cd testdata/etcd && go build -o /tmp/etcd go.etcd.io/etcd/server/v3).
+# $APILET is a program for the command. It starts an apilet on an etcd with one member. The apilet
+# gets its own prefix in a shared etcd, or a separate etcd if it has a data file, because a
+# compaction affects all servers on an etcd. $ETCD_SERVERS is the shared etcd, for tests that start
+# servers themselves. All etcds end with the command.
 #
 #   testdata/on-etcd.sh /tmp/etcd ./apilet go test -C testdata/clients ./...
 #   testdata/on-etcd.sh /tmp/etcd ./apilet go test -run Conversations ./internal/e2e
@@ -28,9 +28,9 @@ stop() {
 }
 trap stop EXIT
 
-# start DIR starts an etcd in DIR unless it runs. It uses two free ports that no other call has used.
-# DIR/url contains its address and DIR/pid its process ID. Its log shows that it serves, because another
-# process may have taken the port; the etcd then exits.
+# start DIR starts an etcd in DIR unless it runs. It uses two free ports that no other call has
+# used. DIR/url contains its address and DIR/pid its process ID. Its log shows that it serves,
+# because another process may have taken the port; the etcd then exits.
 start() {
 	local dir=$1 port url peer
 	[ ! -s "$dir/url" ] || return 0

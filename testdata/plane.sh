@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs a whole control plane on apilet: the unmodified kube-controller-manager, kube-scheduler and kwok,
-# which simulates kubelets. Each case checks the result of their work. Then kwok runs alone.
+# Runs a whole control plane on apilet: the unmodified kube-controller-manager, kube-scheduler and
+# kwok, which simulates kubelets. Each case checks the result of their work. Then kwok runs alone.
 # docs/scale.md describes the setup.
 #
 #   testdata/plane.sh [APILET]
 #
-# If APILET is not given, it is built. The programs are kubectl, kube-controller-manager, kube-scheduler
-# and kwok from PATH, or from the variables KUBECTL, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER and KWOK.
-# Cases whose programs are missing are skipped with a message. Each case has at most $PATIENCE seconds
-# (240, for busy machines). The logs are written to $LOGS if it is set. The exit code is 1 if a case
-# failed.
+# If APILET is not given, it is built. The programs are kubectl, kube-controller-manager,
+# kube-scheduler and kwok from PATH, or from the variables KUBECTL, KUBE_CONTROLLER_MANAGER,
+# KUBE_SCHEDULER and KWOK. Cases whose programs are missing are skipped with a message. Each case
+# has at most $PATIENCE seconds (240, for busy machines). The logs are written to $LOGS if it is
+# set. The exit code is 1 if a case failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -42,8 +42,9 @@ end() {
 }
 end_all() { local name; for name in "${!running[@]}"; do end "$name" KILL; done; }
 
-# begin_apilet FLAGS...: starts apilet on $port with the files in $data, and waits for its kubeconfig. If
-# another process uses the port, it tries again. Without $port the server chooses a port.
+# begin_apilet FLAGS...: starts apilet on $port with the files in $data, and waits for its
+# kubeconfig. If another process uses the port, it tries again. Without $port the server chooses a
+# port.
 begin_apilet() {
 	local tries
 	for tries in $(seq 100); do
@@ -65,8 +66,8 @@ begin_apilet() {
 	exit 1
 }
 
-# Long leases, because a stalled machine must not change the leader: a program that has lost its lease
-# exits.
+# Long leases, because a stalled machine must not change the leader: a program that has lost its
+# lease exits.
 patiently=(--leader-elect-lease-duration 300s --leader-elect-renew-deadline 240s)
 
 begin_manager() {

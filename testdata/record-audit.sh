@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Records the audit events that kube-apiserver writes for internal/e2e/testdata/audit/requests.txt with
-# each policy in that folder, for TestAuditEventsUnderPoliciesAreKubernetes. etcd and kube-apiserver 1.37
-# must be in the PATH (docs/changing.md says how to get them).
+# Records the audit events that kube-apiserver writes for internal/e2e/testdata/audit/requests.txt
+# with each policy in that folder, for TestAuditEventsUnderPoliciesAreKubernetes. etcd and
+# kube-apiserver 1.37 must be in the PATH (docs/changing.md says how to get them).
 #   testdata/record-audit.sh [POLICY...]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Runs controller-runtime's own tests and client-go's examples with an apilet instead of their control
-# plane, and prints the number of passed cases.
+# Runs controller-runtime's own tests and client-go's examples with an apilet instead of their
+# control plane, and prints the number of passed cases.
 #
 #   testdata/suites.sh [APILET [PACKAGE...]]
 #
-# If APILET is not given, it is built. PACKAGEs are packages of controller-runtime, e.g. pkg/client. The
-# default is all packages whose tests start a control plane. Each runs twice: over TLS, where envtest
-# starts kube-apiserver and etcd (links to apilet) with its own certificates, and on the plain port of a
-# running apilet (USE_EXISTING_CLUSTER). A package is stopped after five minutes. Go downloads the
-# modules; only the module and build caches remain. The exit code is 1 if a case failed. The last lines
-# of failed cases are printed, and the logs are written to $LOGS if it is set.
+# If APILET is not given, it is built. PACKAGEs are packages of controller-runtime, e.g. pkg/client.
+# The default is all packages whose tests start a control plane. Each runs twice: over TLS, where
+# envtest starts kube-apiserver and etcd (links to apilet) with its own certificates, and on the
+# plain port of a running apilet (USE_EXISTING_CLUSTER). A package is stopped after five minutes. Go
+# downloads the modules; only the module and build caches remain. The exit code is 1 if a case
+# failed. The last lines of failed cases are printed, and the logs are written to $LOGS if it is
+# set.
 set -u
 controller_runtime=${CONTROLLER_RUNTIME:-v0.24.1} client_go=${CLIENT_GO:-v0.36.0}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -31,8 +32,8 @@ fi
 apilet=$(cd "$(dirname "$apilet")" && pwd)/$(basename "$apilet")
 eval "$("$apilet" envtest-assets "$work/assets")"
 
-# Skipped tests: those that download Kubernetes 1.28 to test its discovery, and, over plain HTTP, those
-# that count the requests of a TLS client.
+# Skipped tests: those that download Kubernetes 1.28 to test its discovery, and, over plain HTTP,
+# those that count the requests of a TLS client.
 skip_tls='.*/aggregatedDiscovery=false' skip_plain=TestLazyRestMapperProvider
 
 # fetch MODULE VERSION: creates a writable copy of a module.
@@ -55,8 +56,8 @@ stop() {
 	server=
 }
 
-# tally LOG CODE: prints passed/run. A case is a Ginkgo case, or a Go test other than the one that runs
-# the Ginkgo cases.
+# tally LOG CODE: prints passed/run. A case is a Ginkgo case, or a Go test other than the one that
+# runs the Ginkgo cases.
 tally() {
 	awk -v code="$2" '
 		/^(SUCCESS|FAIL)! -- / {

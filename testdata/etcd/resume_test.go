@@ -204,7 +204,8 @@ func TestClientsMissNothingInMigrations(t *testing.T) {
 }
 
 // TestClientsMissNothingUnderAnotherPrefix uses another prefix of the same etcd with the same
-// replica file. Revisions of etcd count for all prefixes, so the client must receive deletions.
+// replica file. Revisions of etcd count for all prefixes, so the server must return 410 for the
+// client's revision.
 func TestClientsMissNothingUnderAnotherPrefix(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
