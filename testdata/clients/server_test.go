@@ -168,7 +168,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// check fails the test if err is not nil. what describes the attempt.
+// check fails the test with a description of the attempt if err is not nil.
 func check(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil {

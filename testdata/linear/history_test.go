@@ -77,8 +77,8 @@ type round struct {
 	t       *testing.T
 	s       *apilettest.Server
 	more    []*apilettest.Server // using the same members
-	moving  *moves               // nil: requests go to all servers
-	members []*apilettest.Server // nil: the server has no etcd
+	moving  *moves               // nil if requests go to all servers
+	members []*apilettest.Server // nil if the server has no etcd
 	ways    [][]*proxy.Proxy     // from each server to each member
 	// proxies in front of the members, for connections from other members
 	between []*proxy.Proxy

@@ -349,7 +349,7 @@ func (g *generator) fill(name string, v reflect.Value) {
 	g.makePlausible(name, v)
 }
 
-// makePlausible replaces random texts and numbers inside v by those that objects have.
+// makePlausible replaces random texts and numbers inside v by plausible values.
 func (g *generator) makePlausible(name string, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:

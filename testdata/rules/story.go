@@ -207,7 +207,7 @@ func (s *story) translate(body []byte) []byte {
 // timeAdded is the time of the request, and another timeAdded is a change of the spec.
 var secondCounts = regexp.MustCompile(`^metadata\.generation: `)
 
-// dependsOnClock reports whether the answers may agree if the story is told again.
+// dependsOnClock reports whether the answers may agree if the story is repeated.
 func (s *story) dependsOnClock() bool {
 	return s.rows[0].Kind == "DeviceTaintRule" && slices.ContainsFunc(s.steps, func(st step) bool {
 		return slices.ContainsFunc(st.differences, secondCounts.MatchString)

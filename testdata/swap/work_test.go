@@ -2,7 +2,7 @@ package swap
 
 // This file contains the clients that use the proxy. The clients record their requests and compare
 // the results with the stored objects at the end. If the connection is closed before the response,
-// the client reads the object to find out what happened.
+// the client reads the object to determine the result.
 
 import (
 	"context"

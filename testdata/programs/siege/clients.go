@@ -102,7 +102,7 @@ func (g *generator) behind(c card) *request {
 	return q
 }
 
-// ---- Detours to what is stored ----
+// ---- Detours to stored objects ----
 
 // throughProxy requests a proxy path with a port, a scheme, or an invalid name.
 func (g *generator) throughProxy(c card) *request {

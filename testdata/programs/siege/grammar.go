@@ -453,7 +453,7 @@ func (g *generator) readBack(k *kind, q *request) *request {
 }
 
 // persona returns the persona with the fewest rights that may write this kind. Occasionally it
-// returns one that may not.
+// returns a persona without this right.
 func (g *generator) persona(k *kind) string {
 	switch n := g.rng.IntN(24); {
 	case n == 0:

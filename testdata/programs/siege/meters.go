@@ -57,7 +57,7 @@ type outcome struct {
 	code                   int
 	sent, stored, answered int64
 	cpu                    time.Duration
-	memory                 int64 // beyond what the process used before
+	memory                 int64 // in addition to the memory used before
 	ended                  bool  // the response was complete, or the request was a watch
 	longest                time.Duration
 	beyond, refused        int

@@ -160,7 +160,7 @@ func (k *kind) values(s *schema) *schema {
 	return k.resolve(&v)
 }
 
-// sortOf returns what sort of value is expected by the schema.
+// sortOf returns the sort of value that is expected by the schema.
 func (k *kind) sortOf(s *schema) string {
 	switch {
 	case s.IntOrString || len(s.OneOf) > 0:

@@ -336,7 +336,7 @@ func kindsOn(s *server) ([]*kind, error) {
 	return kinds, err
 }
 
-// inProtobuf returns a stored object of the kind in protobuf, or nil if there is none.
+// inProtobuf returns a stored object of the kind in protobuf. It returns nil if no object exists.
 func (s *siege) inProtobuf(ctx context.Context, k *kind) []byte {
 	q := request{As: "administrator", Method: "GET", Path: k.collection + "/siege", Accept: "application/vnd.kubernetes.protobuf"}
 	r, err := q.http(s.server.url, nil)

@@ -52,7 +52,7 @@ type subject struct {
 	name, dir string
 	program   string         // binary of its servers
 	front     *balancer      // nil if requests are sent to the server directly
-	etcd      *cluster       // nil: the server has a file
+	etcd      *cluster       // nil if the server has a file
 	drift     *drift         // nil if the server uses the clock of the machine
 	authority string         // file with the certificate authority; "" if it does not use TLS
 	standing  leave          // effects that are always allowed
