@@ -77,7 +77,7 @@ func TestLongChains(t *testing.T) {
 }
 
 // TestReadsOfThePastAreCut checks that the size of a chunk is limited if the objects have long
-// chains.
+// chains, and that all objects are returned.
 func TestReadsOfThePastAreCut(t *testing.T) {
 	t.Parallel()
 	const keys, versions = 5, chainStepsMax/4 + 1000
