@@ -3,9 +3,9 @@
 //	go run . --ephemeral --continue-key-file keys &
 //	go run ./testdata/programs/token -keys keys -list //configmaps/ "$TOKEN"
 //
-// It does the same as tokenCodec.open in list.go without using its code, so that it is a second
-// implementation of the format. -list is the key range of the list: /GROUP/RESOURCE/, followed by
-// NAMESPACE/ if the list was limited to a namespace.
+// It does the same as Codec.Open in internal/continuetoken without using its code, so that it is a
+// second implementation of the format. -list is the key range of the list: /GROUP/RESOURCE/,
+// followed by NAMESPACE/ if the list was limited to a namespace.
 //
 // The program shows that a token contains no names that are readable without the key (the third
 // option that the design document on chunks discusses under "Security implications of returning
