@@ -426,8 +426,8 @@ type modelRequest struct {
 	state   ticketState
 }
 
-// A turnModel is a simple implementation of the rule at the start of apf.go. It does not use a
-// heap, and it updates all accounts in every step.
+// A turnModel is a simple implementation of the rule at the start of scheduler.go. It does not use
+// a heap, and it updates all accounts in every step.
 type turnModel struct {
 	seats, inUse, waiting  int
 	now, vtime, usual      time.Duration
