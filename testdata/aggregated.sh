@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# aggregated.sh: servers of Kubernetes' own, unmodified, behind apilet.
+# aggregated.sh runs unmodified Kubernetes extension servers behind apilet.
 #
-#   testdata/aggregated.sh sample      k8s.io/sample-apiserver: flunders by kubectl, a namespace that is deleted with some in it
-#   testdata/aggregated.sh metrics     sigs.k8s.io/metrics-server, which asks kubelets that testdata/programs/kubelet plays: kubectl top
-#   testdata/aggregated.sh scale       the same, and a HorizontalPodAutoscaler of kube-controller-manager's (KUBE_CONTROLLER_MANAGER=PATH) that scales
+#   testdata/aggregated.sh sample      k8s.io/sample-apiserver: flunders with kubectl, deletion of a namespace that contains some
+#   testdata/aggregated.sh metrics     sigs.k8s.io/metrics-server with kubelets that testdata/programs/kubelet simulates: kubectl top
+#   testdata/aggregated.sh scale       the same, and a HorizontalPodAutoscaler of kube-controller-manager (KUBE_CONTROLLER_MANAGER=PATH)
 #
-# It wants kubectl, openssl, the Go module proxy, some minutes and 2 GB for what is compiled (kept in AGGREGATED, by default a folder of the user's
-# cache), and for sample an etcd: ETCD=PATH. Everything listens on loopback. Not in .ci/run.
+# It requires kubectl, openssl, the Go module proxy, some minutes, and 2 GB for compiled programs
+# (kept in AGGREGATED, by default a folder in the user's cache). sample also requires an etcd:
+# ETCD=PATH. Everything listens on loopback. .ci/run does not run this script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=${AGGREGATED:-${XDG_CACHE_HOME:-$HOME/.cache}/apilet-aggregated}
@@ -32,7 +33,7 @@ until_true() {
 	echo "ok: $what"
 }
 
-# certify NAME: a certificate that is its own authority
+# certify NAME: creates a self-signed certificate
 certify() {
 	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -keyout "$dir/key.pem" -out "$dir/cert.pem" \
 		-subj "/CN=$1" -addext "subjectAltName=DNS:$1,IP:127.0.0.1" 2>/dev/null
@@ -88,7 +89,7 @@ sample() {
 	[ -z "$(kubectl get flunders --all-namespaces -o name)" ] && echo 'ok: the namespace took its flunders along'
 }
 
-# metered KUBELET...: metrics-server, and what it asks
+# metered KUBELET...: starts metrics-server and its kubelets
 metered() {
 	compile sigs.k8s.io/metrics-server@v0.9.0 sigs.k8s.io/metrics-server/cmd/metrics-server metrics-server
 	certify metrics-server.kube-system.svc
@@ -111,7 +112,7 @@ metrics() {
 	kubectl top pods
 }
 
-# run_pod NAME: what a scheduler and a kubelet do
+# run_pod NAME: does the work of a scheduler and a kubelet
 run_pod() {
 	kubectl create --raw "/api/v1/namespaces/default/pods/$1/binding" -f - <<<"{\"apiVersion\": \"v1\", \"kind\": \"Binding\", \"metadata\": {\"name\": \"$1\"}, \"target\": {\"kind\": \"Node\", \"name\": \"node-0\"}}" >/dev/null
 	kubectl patch pod "$1" --subresource status --type merge -p "{\"status\": {\"phase\": \"Running\", \"startTime\": \"2026-01-01T00:00:00Z\",

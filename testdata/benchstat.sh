@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# benchstat.sh [BENCHMARKS [PACKAGE]]: these benchmarks of the state of CHANGELOG's last entry and of this tree, by turns, so that what else the
-# machine does hits both; benchstat says what differs, and whether that can be told from noise. TURNS=10 makes it surer.
+# benchstat.sh [BENCHMARKS [PACKAGE]]: compares benchmarks of the commit of CHANGELOG's last entry
+# with those of this tree. It runs them in turn, so that other load of the machine affects both.
+# benchstat prints the differences and their significance. TURNS=10 gives more precise results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 benchmarks=${1:-'HTTP|Watch'} package=${2:-.} turns=${TURNS:-6}

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Runs an apilet for another processor in qemu's user emulation, and looks at what a device's owner relies on: kubectl's commands over TLS, writes that
-# are acknowledged and there after SIGKILL in the midst of them, the check of the file, a stop in peace.
+# Runs an apilet for another processor in qemu's user emulation, and tests the features that devices
+# rely on: kubectl's commands over TLS, acknowledged writes that survive a SIGKILL, the check of the
+# file, and a clean stop.
 #
 #   testdata/emulated.sh PROCESSOR APILET [KUBECTL]
 #
-# PROCESSOR is qemu's name for it: arm, aarch64, riscv64. KUBECTL is asked for all of testdata/kubectl.sh's commands besides.
+# PROCESSOR is qemu's name of the processor: arm, aarch64, riscv64. If KUBECTL is given, all
+# commands of testdata/kubectl.sh run, too.
 #
 #   CGO_ENABLED=0 GOARCH=arm go build -tags noetcd -o /tmp/apilet.arm . && testdata/emulated.sh arm /tmp/apilet.arm
 set -u
@@ -26,7 +28,7 @@ check() { # WHAT COMMAND...: the command succeeds
 	fi
 }
 
-begin() { # FLAGS...: a server that serves, at $url
+begin() { # FLAGS...: starts a server and waits until it serves at $url
 	rm -f kubeconfig
 	"$qemu" "$apilet" --data x.db --listen 127.0.0.1:0 --kubeconfig kubeconfig --log-format json "$@" >>log 2>&1 &
 	server=$!
@@ -41,7 +43,7 @@ end() { # SIGNAL
 }
 
 configmaps=/api/v1/namespaces/default/configmaps
-write() { # WRITER: creates until the server is gone, and notes what was acknowledged
+write() { # WRITER: creates objects until the server is gone, and records the acknowledged ones
 	local n=0 code
 	while code=$(curl -s -o /dev/null -w '%{http_code}' -H 'Content-Type: application/json' "$url$configmaps" \
 		-d '{"metadata":{"name":"w-'"$1-$round-$n"'"},"data":{"k":"'"$(head -c 600 /dev/urandom | base64 -w 0)"'"}}'); do
@@ -58,7 +60,7 @@ allThere() {
 }
 
 begin
-for round in 1 2 3; do # SIGKILL while four write
+for round in 1 2 3; do # SIGKILL during writes of four clients
 	writers=()
 	for writer in 1 2 3 4; do
 		write $writer &

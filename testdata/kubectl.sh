@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Runs the commands that people use with a kubectl against an apilet, and checks what they print.
+# Runs common kubectl commands with an apilet, and checks their output.
 #
 #   testdata/kubectl.sh KUBECTL SERVER_URL [MANIFEST_DIR...]
 #
-# Every command must end as expected within three minutes, which is for busy machines. MANIFEST_DIRs are applied, read back and deleted besides. Exit 1 if one failed.
+# Every command must end as expected within three minutes, which allows for busy machines. The
+# manifests in MANIFEST_DIRs are also applied, read back and deleted. The exit code is 1 if a
+# command failed.
 set -u
 kubectl=$1 server=$2
 shift 2
@@ -15,9 +17,9 @@ passed=0 failed=0
 
 k() { timeout 180 "$kubectl" --cache-dir "$work/cache" --server "$server" -n "$ns" "$@"; }
 
-# ok WANT COMMAND...: the command succeeds and what it prints matches the regular expression WANT.
+# ok WANT COMMAND...: the command succeeds and its output matches the regular expression WANT.
 ok() { check 0 "$@"; }
-# no WANT COMMAND...: the command fails, and says WANT.
+# no WANT COMMAND...: the command fails and its output matches WANT.
 no() { check 1 "$@"; }
 check() {
 	local code=$1 want=$2 out rc
@@ -32,7 +34,8 @@ check() {
 	fi
 }
 pipe() { k "${@:2}" <"$1"; }
-# says WANT COMMAND...: kubectl's output as soon as it has WANT in it, of a command that does not end by itself.
+# says WANT COMMAND...: prints kubectl's output as soon as it contains WANT, for commands that do
+# not end.
 says() {
 	local pid
 	timeout 180 "$kubectl" --cache-dir "$work/cache" --server "$server" -n "$ns" "${@:2}" >"$work/said" 2>&1 &
@@ -42,7 +45,8 @@ says() {
 	wait $pid 2>/dev/null
 	cat "$work/said"
 }
-# watched: what a watch tells of a ConfigMap that is made when it has shown those that there are.
+# watched: prints the event of a watch for a ConfigMap that is created after the watch has printed
+# the existing ones.
 watched() {
 	rm -f "$work/said"
 	(
@@ -63,7 +67,7 @@ ok 'deployments +deploy +apps/v1 +true +Deployment' k api-resources
 ok 'namespace/kubectl-test created' k create namespace kubectl-test
 ns=kubectl-test
 
-# Apply, read, change.
+# Apply, get, edit.
 ok 'deployment.apps/shop created' k apply -f "$here/manifests/shop.yaml"
 ok 'configmap/shop unchanged' k apply -f "$here/manifests/shop.yaml"
 ok '^shop +0/2 +0 +0 ' k get deployments
@@ -129,7 +133,7 @@ ok 'serverside-applied' k apply --server-side --force-conflicts -f "$work/shop.y
 ok '"greeting": *"goodbye"' k apply view-last-applied configmap shop -o json
 ok 'no changes required' k apply set-last-applied -f "$work/shop.yaml"
 
-# From client-side to server-side apply, and what others own.
+# From client-side to server-side apply, and fields of other managers.
 printf 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: moved}\ndata: {a: "1"}\n' >"$work/moved.yaml"
 sed 's/"1"/"2"/' "$work/moved.yaml" >"$work/moved2.yaml"
 ok 'configmap/moved created' k apply -f "$work/moved.yaml"
@@ -144,7 +148,7 @@ ok 'configmap/moved serverside-applied' k apply --server-side --field-manager=ot
 ok 'configmap/moved configured' k apply -f "$work/moved2.yaml"
 ok '^2$' k get configmap moved -o 'jsonpath={.data.a}{"\n"}'
 
-# Ask.
+# Explain, top, permissions.
 ok 'KIND: +Deployment' k explain deployment
 ok 'replicas.*<integer>' k explain deployment.spec
 ok 'containerPort' k explain pod.spec.containers --recursive
@@ -173,7 +177,7 @@ ok 'successfully rolled out|Waiting' says 'successfully rolled out|Waiting' roll
 ok 'deployment.apps/quick patched' k patch deployment quick --subresource=status --type=merge -p '{"status":{"observedGeneration":9,"replicas":1,"updatedReplicas":1,"availableReplicas":1,"readyReplicas":1,"conditions":[{"type":"Available","status":"True"}]}}'
 ok 'condition met' k wait --for=condition=Available deployment/quick --timeout=150s
 ok 'successfully rolled out' k rollout status deployment quick --timeout=150s
-no 'timed out|deadline' k wait --for=condition=Ready pod/solo --timeout=1s # either word, as it waits for the condition or, still, for the list
+no 'timed out|deadline' k wait --for=condition=Ready pod/solo --timeout=1s # the text depends on whether it waits for the condition or the list
 ok 'quick' k rollout history deployment quick
 ok 'paused' k rollout pause deployment quick
 ok 'resumed' k rollout resume deployment quick
@@ -181,7 +185,7 @@ no 'no rollout history' k rollout undo deployment quick
 ok 'Defaulting debug container name' k debug solo --image=registry.example/debug:1 --profile=general
 ok '^IfNotPresent$' k get pod solo -o 'jsonpath={.spec.ephemeralContainers[0].imagePullPolicy}{"\n"}'
 
-# Refusals.
+# Errors.
 no 'NotFound' k get configmap nothing
 no "doesn't have a resource type" k get nothings
 no 'already exists' k create configmap made
@@ -196,7 +200,7 @@ no 'Metrics API not available' k top nodes
 no 'NotFound' k cordon no-such-node
 no 'may not be deleted' k delete namespace default
 
-# Chunks, and delete.
+# Chunks, and deletions.
 ok 'made' k get configmaps --chunk-size=1
 ok 'pod "solo" deleted' k delete pod solo
 ok 'configmap "made" deleted' k delete configmap made
@@ -208,7 +212,7 @@ ok 'namespace "kubectl-test" deleted' k delete namespace kubectl-test
 ns=default
 no 'NotFound' k get namespace kubectl-test
 
-# Manifests that nobody here wrote.
+# Manifests of other projects.
 ok 'created' k create namespace manifests
 ns=manifests
 for dir in "$@"; do

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# kubelogin.sh: kubectl signs on to apilet by kubelogin (int128/kubelogin, unmodified), the plug-in that people use for that, with testdata/programs/signon as
-# the issuer: by a browser, by a device's code, by name and password; and again by itself, when its token has grown old.
+# kubelogin.sh tests kubectl's sign-on to apilet with the unmodified plug-in kubelogin
+# (int128/kubelogin), with testdata/programs/signon as the issuer: by a browser, by a device code,
+# by name and password, and by a refresh after the token has expired.
 #
-# It wants kubectl, curl, the Go module proxy, a minute and 200 MB for what is compiled (kept in KUBELOGIN, by default a folder of the user's cache).
-# Everything listens on loopback. Not in .ci/run.
+# It requires kubectl, curl, the Go module proxy, a minute, and 200 MB for compiled programs (kept
+# in KUBELOGIN, by default a folder in the user's cache). Everything listens on loopback. .ci/run
+# does not run this script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=${KUBELOGIN:-${XDG_CACHE_HOME:-$HOME/.cache}/apilet-kubelogin}
@@ -23,7 +25,8 @@ until [ -s "$dir/sso/url" ]; do sleep 0.1; done
 until [ -s "$dir/kubeconfig" ]; do sleep 0.1; done
 export KUBECONFIG=$dir/kubeconfig
 
-# A browser, and who sits before it: it goes to the address that it is given, and fills in the form that it is led to. How often it was opened is in opened.
+# Simulates a browser and its user: it opens the given URL and submits the form that it is
+# redirected to. The file opened counts the calls.
 cat >"$dir/browser" <<B
 #!/usr/bin/env bash
 set -euo pipefail
@@ -35,7 +38,7 @@ B
 chmod +x "$dir/browser"
 : >"$dir/opened"
 
-# user NAME FLAG...: a user of kubectl's who signs on so
+# user NAME FLAG...: adds a kubectl user that signs on with these flags
 user() {
 	local name=$1 args=()
 	shift
@@ -47,7 +50,7 @@ user() {
 		--exec-command="$cache/kubelogin" "${args[@]}" >/dev/null
 }
 
-# expect WHAT WANT COMMAND...: what the command says has WANT in it
+# expect WHAT WANT COMMAND...: the command's output contains WANT
 expect() {
 	local what=$1 want=$2 got
 	shift 2

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Runs a command whose apilets keep their objects in etcd, unchanged otherwise.
+# Runs a command with apilets that store their objects in etcd. They are otherwise unchanged.
 #
 #   testdata/on-etcd.sh ETCD APILET COMMAND...
 #
-# ETCD is etcd's binary: (cd testdata/etcd && go build -o /tmp/etcd go.etcd.io/etcd/server/v3). The command finds in $APILET a program that
-# starts an apilet on an etcd of one member: a prefix of its own in the one of all, or, when it is given a data file, an etcd of its own for
-# that file, since whoever compacts an etcd compacts it for all. $ETCD_SERVERS is the one of all, for tests that start servers
-# themselves. With the command all etcds end.
+# ETCD is etcd's binary: (cd testdata/etcd && go build -o /tmp/etcd go.etcd.io/etcd/server/v3).
+# $APILET is a program for the command. It starts an apilet on an etcd with one member. The apilet
+# gets its own prefix in a shared etcd, or a separate etcd if it has a data file, because a
+# compaction affects all servers on an etcd. $ETCD_SERVERS is the shared etcd, for tests that start
+# servers themselves. All etcds end with the command.
 #
 #   testdata/on-etcd.sh /tmp/etcd ./apilet go test -C testdata/clients ./...
 #   testdata/on-etcd.sh /tmp/etcd ./apilet go test -run Conversations ./internal/e2e
@@ -14,7 +15,7 @@ set -euo pipefail
 etcd=$(realpath "$1") apilet=$(realpath "$2")
 shift 2
 work=$(mktemp -d)
-# stop ends all etcds. What they leave is removed when they have ended, and what the command came to stays the last word.
+# stop kills all etcds and removes their files. It keeps the command's exit code.
 stop() {
 	local pid
 	for pid in "$work"/*/pid; do
@@ -27,8 +28,9 @@ stop() {
 }
 trap stop EXIT
 
-# start DIR starts an etcd there, on two free ports that no other start has had, unless it runs; DIR/url tells its address, DIR/pid its process.
-# That it serves it says itself: at its port there might be somebody who was quicker, and then it ends.
+# start DIR starts an etcd in DIR unless it runs. It uses two free ports that no other call has
+# used. DIR/url contains its address and DIR/pid its process ID. Its log shows that it serves,
+# because another process may have taken the port; the etcd then exits.
 start() {
 	local dir=$1 port url peer
 	[ ! -s "$dir/url" ] || return 0
@@ -40,7 +42,7 @@ start() {
 		"$etcd" --name on --data-dir "$dir/$port" --listen-client-urls "$url" --advertise-client-urls "$url" --listen-peer-urls "$peer" \
 			--initial-advertise-peer-urls "$peer" --initial-cluster "on=$peer" --log-level info --unsafe-no-fsync </dev/null >"$dir/log" 2>&1 &
 		echo $! >"$dir/pid"
-		disown # it is killed without a word
+		disown # no message when it is killed
 		for _ in $(seq 2000); do
 			if ! kill -0 "$(cat "$dir/pid")" 2>/dev/null; then break; fi
 			if grep -q '"serving client traffic insecurely' "$dir/log"; then
@@ -62,8 +64,8 @@ start "$work/all"
 	cat <<'END'
 case ${0##*/}${1:--} in
 apilet-*) ;;
-apilet*) exec "$apilet" "$@" ;; # a command of its own
-*) exec -a "$0" "$apilet" "$@" ;; # standing in for kube-apiserver or etcd in envtest, which chooses for itself
+apilet*) exec "$apilet" "$@" ;; # a subcommand
+*) exec -a "$0" "$apilet" "$@" ;; # a link in place of kube-apiserver or etcd for envtest, which uses its own flags
 esac
 file= before=
 for word; do

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# A whole control plane on apilet: kube-controller-manager and kube-scheduler of Kubernetes and kwok, which plays kubelets, all unchanged, do
-# what they do in a cluster, and each case looks at what came of it. Then kwok alone. docs/scale.md has the recipe.
+# Runs a whole control plane on apilet: the unmodified kube-controller-manager, kube-scheduler and
+# kwok, which simulates kubelets. Each case checks the result of their work. Then kwok runs alone.
+# docs/scale.md describes the setup.
 #
 #   testdata/plane.sh [APILET]
 #
-# APILET is built when none is given. The programs are kubectl, kube-controller-manager, kube-scheduler and kwok from PATH, or from the
-# variables KUBECTL, KUBE_CONTROLLER_MANAGER, KUBE_SCHEDULER and KWOK. What cannot be run for want of one is left out, and that is said.
-# Each case has $PATIENCE seconds at most (240, for busy machines). The programs' logs are in $LOGS if that names a folder. Exit 1 if a case failed.
+# If APILET is not given, it is built. The programs are kubectl, kube-controller-manager,
+# kube-scheduler and kwok from PATH, or from the variables KUBECTL, KUBE_CONTROLLER_MANAGER,
+# KUBE_SCHEDULER and KWOK. Cases whose programs are missing are skipped with a message. Each case
+# has at most $PATIENCE seconds (240, for busy machines). The logs are written to $LOGS if it is
+# set. The exit code is 1 if a case failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
@@ -26,7 +29,7 @@ have() {
 	[ -z "$missing" ] || { echo "left out, since there is no$missing"; return 1; }
 }
 
-# begin NAME COMMAND...: a program in the background, with a log; end NAME ends it.
+# begin NAME COMMAND...: starts a program in the background, with a log; end NAME ends it.
 begin() {
 	"${@:2}" >>"$logs/$1.log" 2>&1 &
 	running[$1]=$!
@@ -39,8 +42,9 @@ end() {
 }
 end_all() { local name; for name in "${!running[@]}"; do end "$name" KILL; done; }
 
-# begin_apilet FLAGS...: apilet on $port and the files of $data, and its kubeconfig. Another may have been quicker to take the port, and goes
-# in time, or at the first start, when there is none, the server is given one.
+# begin_apilet FLAGS...: starts apilet on $port with the files in $data, and waits for its
+# kubeconfig. If another process uses the port, it tries again. Without $port the server chooses a
+# port.
 begin_apilet() {
 	local tries
 	for tries in $(seq 100); do
@@ -62,7 +66,8 @@ begin_apilet() {
 	exit 1
 }
 
-# A stalled machine is no reason for another leader: who has lost its lease ends.
+# Long leases, because a stalled machine must not change the leader: a program that has lost its
+# lease exits.
 patiently=(--leader-elect-lease-duration 300s --leader-elect-renew-deadline 240s)
 
 begin_manager() {
@@ -81,7 +86,7 @@ begin_kwok() {
 	begin kwok "$kwok" --kubeconfig "$KUBECONFIG" --manage-all-nodes --node-lease-duration-seconds 40 --config "$here/plane/kwok.yaml"
 }
 
-# fresh: an empty data file, on a port that the server is given.
+# fresh NAME: prepares an empty data folder; the server will choose a port.
 fresh() {
 	data=$work/data-$1 port=
 	mkdir -p "$data"
@@ -95,8 +100,8 @@ k() { timeout 60 "$kubectl" --cache-dir "$work/cache" -n "$ns" "$@"; }
 apply() { k apply -f "$@" >/dev/null || echo "FAIL: apply $*"; }
 field() { k get "${@:1:$#-1}" -o "jsonpath=${*: -1}"; } # KIND [NAME] PATH
 
-# await WHAT WANT COMMAND...: within $PATIENCE seconds the command prints what matches the regular expression WANT as a whole text (^ is
-# its start), whether it fails or not.
+# await WHAT WANT COMMAND...: within $PATIENCE seconds the output of the command matches the regular
+# expression WANT. ^ is the start of the whole output. The command may fail.
 await() {
 	local what=$1 want=$2 out began=$SECONDS
 	shift 2
@@ -115,10 +120,10 @@ await() {
 	return 1
 }
 
-count() { k get "$@" --no-headers 2>/dev/null | wc -l; } # of objects
+count() { k get "$@" --no-headers 2>/dev/null | wc -l; } # prints the number of objects
 gone() { [ -z "$(k get "$@" --no-headers --ignore-not-found 2>&1)" ] && echo gone; }
 
-# ---- The programs with each other ----
+# ---- All programs together ----
 
 nodes() {
 	apply "$here/plane/nodes.yaml"
@@ -300,11 +305,12 @@ mishaps() {
 	await 'pods on it are collected' '^(node-0 ){3}node-0$' k get pods -l app=after --field-selector status.phase=Running -o 'jsonpath={.items[*].spec.nodeName}'
 }
 
-# complaints: what the server, or anybody about it, has to say that no cluster says.
+# complaints: prints errors in the logs of the server and its clients that do not occur in a healthy
+# cluster.
 complaints() {
 	jq -r 'select(.level == "error") | "apilet: " + .message + ": " + .error' "$logs/apilet.log"
 	grep -hE '^panic|Unhandled Error.*(failed to list|unable to (decode|sync))|no kind .* is registered|unable to decode' "$logs"/kube-*.log "$logs/kwok.log" |
-		grep -vE 'connection refused|connection reset|EOF|connection lost|i/o timeout' # while the server was dead
+		grep -vE 'connection refused|connection reset|EOF|connection lost|i/o timeout' # while the server was down
 }
 
 alone() {

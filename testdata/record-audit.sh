@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Records what events kube-apiserver writes of internal/e2e/testdata/audit/requests.txt under each policy there, for
-# TestAuditEventsUnderPoliciesAreKubernetes. etcd and kube-apiserver 1.37 are on the PATH (docs/changing.md says where from).
+# Records the audit events that kube-apiserver writes for internal/e2e/testdata/audit/requests.txt
+# with each policy in that folder, for TestAuditEventsUnderPoliciesAreKubernetes. etcd and
+# kube-apiserver 1.37 must be in the PATH (docs/changing.md says how to get them).
 #   testdata/record-audit.sh [POLICY...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,7 +31,7 @@ for policy in internal/e2e/testdata/audit/policies/*.yaml; do
 		sleep 0.2
 	done
 	(cd internal/e2e && "$dir/e2e.test" -test.run "TestAuditEventsUnderPoliciesAreKubernetes/^$name\$" -oracle "$url" -token admin-token -update -audit-log "$dir/$name.log")
-	kill -9 $server $etcd # which would wait for each other
+	kill -9 $server $etcd # after SIGTERM they would wait for each other
 	wait $server $etcd 2>/dev/null || true
 	rm -rf "$dir/etcd-$name" "$dir/$name.log"
 done

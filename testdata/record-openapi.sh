@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Records the OpenAPI documents of a running kube-apiserver, for the tests of internal/discovery/recorded_test.go.
-# The server must not have custom resources. jq and zstd are on the PATH.
+# Records the OpenAPI documents of a running kube-apiserver, for the tests of
+# internal/discovery/recorded_test.go. The server must not have custom resources. jq and zstd must
+# be in the PATH.
 #   testdata/record-openapi.sh https://127.0.0.1:6443 TOKEN
 #   go test ./internal/discovery -run TestDescriptions -update
 set -euo pipefail

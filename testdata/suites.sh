@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Runs the tests that controller-runtime has of itself, and client-go's examples, with an apilet in the place of their control plane, and
-# prints how many cases passed.
+# Runs controller-runtime's own tests and client-go's examples with an apilet instead of their
+# control plane, and prints the number of passed cases.
 #
 #   testdata/suites.sh [APILET [PACKAGE...]]
 #
-# APILET is built when none is given. PACKAGEs are controller-runtime's, as pkg/client; by default all whose tests start a control plane.
-# Each runs twice: over TLS, where envtest starts kube-apiserver and etcd (links to apilet) with certificates of its own, and on the plain
-# port of an apilet that runs already (USE_EXISTING_CLUSTER). A package that takes longer than five minutes is ended. Go fetches the modules;
-# nothing but the module and build caches is left behind. Exit 1 if a case failed; the ends of such cases are printed, the logs are in $LOGS
-# if that names a folder.
+# If APILET is not given, it is built. PACKAGEs are packages of controller-runtime, e.g. pkg/client.
+# The default is all packages whose tests start a control plane. Each runs twice: over TLS, where
+# envtest starts kube-apiserver and etcd (links to apilet) with its own certificates, and on the
+# plain port of a running apilet (USE_EXISTING_CLUSTER). A package is stopped after five minutes. Go
+# downloads the modules; only the module and build caches remain. The exit code is 1 if a case
+# failed. The last lines of failed cases are printed, and the logs are written to $LOGS if it is
+# set.
 set -u
 controller_runtime=${CONTROLLER_RUNTIME:-v0.24.1} client_go=${CLIENT_GO:-v0.36.0}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -30,10 +32,11 @@ fi
 apilet=$(cd "$(dirname "$apilet")" && pwd)/$(basename "$apilet")
 eval "$("$apilet" envtest-assets "$work/assets")"
 
-# Left out: what downloads Kubernetes 1.28 to see how discovery was then, and over plain HTTP what counts the requests of a TLS client.
+# Skipped tests: those that download Kubernetes 1.28 to test its discovery, and, over plain HTTP,
+# those that count the requests of a TLS client.
 skip_tls='.*/aggregatedDiscovery=false' skip_plain=TestLazyRestMapperProvider
 
-# fetch MODULE VERSION: a copy of a module that can be written to.
+# fetch MODULE VERSION: creates a writable copy of a module.
 fetch() {
 	local from
 	from=$(cd "$work" && GOFLAGS=-mod=mod go mod download -json "$1@$2" | sed -n 's/^\t"Dir": "\(.*\)",\?$/\1/p')
@@ -41,7 +44,7 @@ fetch() {
 	cp -r "$from" "$work/${1##*/}" && chmod -R u+w "$work/${1##*/}"
 }
 
-# start FLAGS...: a server that keeps nothing; stop ends it.
+# start FLAGS...: starts a server without persistence; stop ends it.
 start() {
 	rm -f "$work/kubeconfig"
 	"$apilet" --ephemeral --listen 127.0.0.1:0 --kubeconfig "$work/kubeconfig" "$@" 2>>"$logs/apilet.log" &
@@ -53,7 +56,8 @@ stop() {
 	server=
 }
 
-# tally LOG CODE: passed/ran. A case is one of Ginkgo's, or a Go test that is not the one which runs Ginkgo's.
+# tally LOG CODE: prints passed/run. A case is a Ginkgo case, or a Go test other than the one that
+# runs the Ginkgo cases.
 tally() {
 	awk -v code="$2" '
 		/^(SUCCESS|FAIL)! -- / {
@@ -65,11 +69,11 @@ tally() {
 		END { printf "%d/%d%s\n", passed, passed + failed, (code != 0 && !failed) ? " (exit " code ")" : "" }' "$1"
 }
 
-# run MODE PACKAGE BINARY: one package in one mode; its tally goes to the variable result.
+# run MODE PACKAGE BINARY: runs one package in one mode, and sets the variable result to its tally.
 run() {
 	local log=$logs/${2//\//-}-$1.log code
 	if [ "$1" = plain ]; then
-		start --namespace-defaults=false --disable-admission-plugins=ServiceAccount # as envtest starts a kube-apiserver, by which these tests count
+		start --namespace-defaults=false --disable-admission-plugins=ServiceAccount # the flags of envtest's kube-apiserver, which these tests expect
 		(cd "$work/controller-runtime/$2" && USE_EXISTING_CLUSTER=true KUBECONFIG=$work/kubeconfig timeout 300 "$3" -test.v -test.skip "$skip_plain" >"$log" 2>&1)
 		code=$?
 		stop
@@ -102,7 +106,8 @@ for package; do
 	rm -f "$binary"
 done
 
-# client-go's own tests ask fakes; what it has for a server are examples that make, change, list and delete, a line of input between.
+# client-go's own tests use fakes. It has examples for a server that create, update, list and delete
+# objects, and wait for a line of input in between.
 fetch k8s.io/client-go "$client_go"
 cd "$work/client-go" || exit
 printf 'client-go %s\n' "$client_go"

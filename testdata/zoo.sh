@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The whole zoo, tortured: apilet torture has to find each controller's bug, and accuse none of their twins. zoo.sh APILET [ROUNDS] [FLAGS...]
-# A bug that shows in plain runs, by chance, makes these disagree, and nothing is judged by what they disagree on: it has three tries. TWINS=N has N plans at
-# most for each twin.
+# zoo.sh APILET [ROUNDS] [FLAGS...] runs apilet torture on the whole zoo. It must find each
+# controller's bug and must not report a corrected twin. If a bug happens to occur in the baseline
+# runs, they disagree, and the differences are not judged; therefore each bug has three attempts.
+# TWINS=N limits the plans for each twin to N.
 set -euo pipefail
 apilet=$(realpath "$1") rounds=${2:-1}
 shift; shift || true

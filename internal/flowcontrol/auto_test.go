@@ -22,7 +22,8 @@ func (d *Dispatcher) nominals() (sum int, byName map[string]int) {
 	return sum, byName
 }
 
-// The levels' seats sum to what the machine carries, as nearly as whole seats can, and nobody is without.
+// TestSeatsThatFollowTheMachineSumUp checks that the seats of all levels add up to the total number
+// of seats, except for rounding errors, and that every level has at least one seat.
 func TestSeatsThatFollowTheMachineSumUp(t *testing.T) {
 	t.Parallel()
 	objs := freshServer()
@@ -52,7 +53,8 @@ func TestSeatsThatFollowTheMachineSumUp(t *testing.T) {
 	}
 }
 
-// crowd is a server whose clients ask again as soon as they are answered; every request takes as long as take says.
+// crowd simulates clients that send the next request as soon as they receive a response. take
+// returns how long the request should run.
 func crowd(ctx context.Context, d *Dispatcher, a *SeatTuner, clients int, take func() (ran, elsewhere time.Duration)) (wait func()) {
 	var wg sync.WaitGroup
 	dig := Digest{User: "system:serviceaccount:a:b", Groups: []string{"system:serviceaccounts", "system:authenticated"}, ResourceRequest: true,
@@ -73,13 +75,16 @@ func crowd(ctx context.Context, d *Dispatcher, a *SeatTuner, clients int, take f
 	return wg.Wait
 }
 
-// What waits elsewhere is no crowd: seats become more, the levels' limits follow within the second, and the log is told once a minute.
+// TestSeatsFollowWhatRequestsTake checks that the number of seats grows if requests are only
+// waiting for other servers. The limits of the levels must be updated within a second, and only one
+// line per minute may be logged.
 func TestSeatsFollowWhatRequestsTake(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		objs := freshServer()
 		d, a := NewAutoDispatcher(time.Minute)
-		a.delays = []metrics.Sample{{Name: "/none"}} // those of this test's process are not the simulated server's
+		// ignore the scheduling delays of this test's process
+		a.delays = []metrics.Sample{{Name: "/none"}}
 		d.Configure(objs.Schemas, objs.Levels)
 		var told []string
 		a.OnChange = func(from, to int, _ autoseats.State) {
@@ -114,7 +119,8 @@ func TestSeatsFollowWhatRequestsTake(t *testing.T) {
 	})
 }
 
-// Requests that take the longer the more of them there are, and are no more for it: the seats stay few.
+// TestSeatsStayFewWhereRequestsOnlyQueue checks that the number of seats stays small if more
+// concurrent requests only take longer.
 func TestSeatsStayFewWhereRequestsOnlyQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -168,12 +174,14 @@ func TestQuantileOfCounts(t *testing.T) {
 	}
 }
 
-// A LIST that takes four times as long for each of its seats as others do is estimated as wider, and likely to take what it took.
+// TestEstimatesLearn checks that the estimate is increased for LISTs that take four times as long
+// per seat as other requests, and that the expected duration is correct.
 func TestEstimatesLearn(t *testing.T) {
 	t.Parallel()
 	_, a := NewAutoDispatcher(time.Minute)
 	start := time.Unix(1000, 0)
-	a.controller.Tick(autoseats.Sample{Now: start}) // nobody waits: what is seen from now on is calm
+	// no request waits, so the following measurements count as calm
+	a.controller.Tick(autoseats.Sample{Now: start})
 	for range 400 {
 		start = start.Add(time.Second)
 		a.controller.Done(autoseats.Outcome{Class: 1, Seats: 10, Estimated: 10, Started: start, Service: 10 * time.Millisecond})

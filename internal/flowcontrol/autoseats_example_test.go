@@ -7,18 +7,19 @@ import (
 	"apilet/internal/flowcontrol/autoseats"
 )
 
-// Requests that take as long in a crowd as alone need more seats; requests that take longer in it do not.
+// Example_autoseats shows that the number of seats is increased if the duration of requests does
+// not depend on the load, and that it is not increased if requests become slower.
 func Example_autoseats() {
 	for _, each := range []time.Duration{20 * time.Millisecond, 400 * time.Millisecond} {
 		c := autoseats.New(autoseats.Bounds{Cores: 2, MinSeats: 8, MaxSeats: 600})
 		now := time.Date(2026, time.November, 1, 12, 0, 0, 0, time.UTC)
-		for range 20 { // in calm: what a list usually takes is learned
+		for range 20 { // learn the usual duration without load
 			now = now.Add(250 * time.Millisecond)
 			c.Done(autoseats.Outcome{Class: 1, Seats: 1, Started: now.Add(-20 * time.Millisecond), Service: 20 * time.Millisecond})
 			c.Tick(autoseats.Sample{Now: now, InUse: 1})
 		}
 		first, seats := c.State().Seats, 0
-		for range 8 { // somebody waits for a seat, and a list takes so long
+		for range 8 { // a request is now waiting for a seat, and each list takes the given time
 			now = now.Add(250 * time.Millisecond)
 			inUse := float64(c.State().Seats)
 			for range 20 {

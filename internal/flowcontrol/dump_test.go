@@ -6,14 +6,15 @@ import (
 	"testing"
 )
 
-// What waits costs no more than this beside its goroutine.
+// TestMemoryOfAWaitingRequest checks how much memory is used by a waiting request, not including
+// its goroutine.
 func TestMemoryOfAWaitingRequest(t *testing.T) {
 	d := oneLevel(1, 64, 6, 1000)
 	l := d.levels["level"]
 	schema := (*d.schemas.Load())[0]
 	var before, after runtime.MemStats
 	runtime.GC()
-	runtime.GC() // the first only marks what earlier tests left
+	runtime.GC() // the first call only marks the memory of earlier tests
 	runtime.ReadMemStats(&before)
 	const n = 10_000
 	tickets := make([]*Ticket, n)

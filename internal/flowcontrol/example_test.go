@@ -8,7 +8,8 @@ import (
 	"apilet/internal/flowcontrol"
 )
 
-// Dispatch runs a request in the caller's goroutine as soon as it has its seats. Which level that was, the ticket says.
+// Dispatch runs the request in the caller's goroutine once it has its seats. The ticket contains
+// the level.
 func Example() {
 	d := flowcontrol.NewDispatcher(600, time.Minute)
 	objects := flowcontrol.WithMandatory(flowcontrol.SuggestedObjects())
@@ -33,7 +34,8 @@ func Example() {
 	// alice runs at global-default
 }
 
-// The state shows how seats are divided: each level has its nominal seats by its shares.
+// The seats are divided by the shares of the levels. The number of nominal seats is determined by
+// the shares of the level.
 func ExampleDispatcher_State() {
 	d := flowcontrol.NewDispatcher(600, time.Minute)
 	objects := flowcontrol.WithMandatory(flowcontrol.SuggestedObjects())
@@ -52,7 +54,8 @@ func ExampleDispatcher_State() {
 	// workload-low 245
 }
 
-// Two servers that disagree about a condition write it six times in a minute each, and no more.
+// If two servers disagree about a condition, each of them updates it no more than six times per
+// minute.
 func ExamplePacer() {
 	var p flowcontrol.Pacer
 	now, written := time.Date(2026, time.November, 1, 12, 0, 0, 0, time.UTC), 0
@@ -66,7 +69,7 @@ func ExamplePacer() {
 	// 6 true
 }
 
-// A schema that names a level which is not there gets a condition that says so.
+// A schema that refers to a missing level gets a condition.
 func ExampleDanglingConditions() {
 	objects := flowcontrol.MandatoryObjects()
 	objects.Schemas[0].Spec.PriorityLevelConfiguration.Name = "nowhere"

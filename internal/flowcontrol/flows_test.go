@@ -18,7 +18,8 @@ func schemasIn(objs Objects) []*FlowSchema {
 	return *d.schemas.Load()
 }
 
-// digestOfText reads a digest from "user[group,...] verb group/resource[/subresource] [namespace[/name]]" or "user[...] verb /path".
+// digestOfText parses a digest from "user[group,...] verb group/resource[/subresource]
+// [namespace[/name]]" or "user[...] verb /path".
 func digestOfText(t *testing.T, text string) *Digest {
 	t.Helper()
 	who, what, ok := strings.Cut(text, " ")
@@ -47,7 +48,7 @@ func digestOfText(t *testing.T, text string) *Digest {
 	return dig
 }
 
-// Who asks for what decides the schema, with the objects that a new server has.
+// TestAFreshServerClassifies checks the schema of each request with the objects of a new server.
 func TestAFreshServerClassifies(t *testing.T) {
 	schemas := schemasIn(freshServer())
 	for request, want := range map[string]string{
@@ -79,7 +80,7 @@ func TestAFreshServerClassifies(t *testing.T) {
 	}
 }
 
-// Subjects, verbs, groups, resources, namespaces and paths of a rule, and what stands for all of them.
+// TestRulesMatch tests all fields of a rule, including the wildcards.
 func TestRulesMatch(t *testing.T) {
 	type rule = flowcontrolv1.ResourcePolicyRule
 	all := []string{"*"}
@@ -147,7 +148,8 @@ func TestRulesMatch(t *testing.T) {
 	}
 }
 
-// Order, and schemas whose level is missing.
+// TestSchemasAreTriedByPrecedenceThenName tests the order of the schemas and the handling of
+// missing levels.
 func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	objs := freshServer()
 	add := func(name, level string, precedence int32) {
@@ -175,7 +177,8 @@ func TestSchemasAreTriedByPrecedenceThenName(t *testing.T) {
 	}
 }
 
-// Flows are told apart by user, by namespace, by what an annotation finds in their names, or not at all.
+// TestDistinguishers checks that requests are assigned to flows by user, by namespace, or by an
+// annotation that contains a pattern.
 func TestDistinguishers(t *testing.T) {
 	dig := digestOfText(t, "team-7:bob[staff,tenant:acme,tenant:other] list core/pods team-9-prod")
 	for _, c := range []struct {
@@ -206,7 +209,8 @@ func TestDistinguishers(t *testing.T) {
 	}
 }
 
-// What a server brings is made and kept as it should be unless its annotation says that it is the user's; what an older version left goes.
+// TestBuiltInObjectsAreMaintained checks that built-in objects are created and updated unless this
+// is disabled by an annotation. Obsolete objects must be deleted.
 func TestBuiltInObjectsAreMaintained(t *testing.T) {
 	empty := MaintainSchemas(nil)
 	if len(empty.Create) != 11 || len(MaintainLevels(nil).Create) != 8 {
@@ -220,7 +224,7 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 	for _, c := range []struct {
 		name, level, annotation string
 		generation              int64
-		shares                  int32 // 0: not changed
+		shares                  int32 // 0: unchanged
 		wantAnnotation          string
 		wantShares              int32 // 0: no update
 	}{
@@ -262,14 +266,15 @@ func TestBuiltInObjectsAreMaintained(t *testing.T) {
 	if todo := MaintainLevels(append(fresh.Levels, old, own)); !slices.Equal(todo.Remove, []string{"old"}) {
 		t.Errorf("removed %v, want what an older version left", todo.Remove)
 	}
-	// The exempt level's shares are the user's to set.
+	// Users may set the exempt level's shares.
 	fresh.Levels[0].Spec.Exempt.NominalConcurrencyShares = new(int32(10))
 	if todo := MaintainLevels(fresh.Levels); len(todo.Update) != 0 {
 		t.Error("the exempt level's shares were taken away")
 	}
 }
 
-// A schema's condition Dangling follows whether its level is there.
+// TestDanglingConditions checks that the Dangling condition of a schema is true if its level does
+// not exist.
 func TestDanglingConditions(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	objs := Objects{Schemas: schemasOf(kubetest.SchemaFor("here", "*"), kubetest.SchemaFor("gone", "*"), kubetest.SchemaFor("exempt", "*")), Levels: levelsOf(kubetest.LimitedLevel("here", 1, 1, 1, 1))}

@@ -19,8 +19,8 @@ import (
 	"apilet/internal/apitest/kubetest"
 )
 
-// holdSeat starts a request that holds its seats until the returned function is called; done is closed at its end, and err then says
-// whether it ran.
+// A heldSeat is a request that keeps its seats until release is called. done is closed when the
+// request has finished. err is nil if the request was executed.
 type heldSeat struct {
 	release context.CancelFunc
 	cancel  context.CancelFunc
@@ -71,7 +71,7 @@ var narrowRequest = Estimate{InitialSeats: 1, Watchers: -1}
 
 func wideRequest(seats int) Estimate { return Estimate{InitialSeats: seats, Watchers: -1} }
 
-// Levels without queues, and levels without seats.
+// TestWithoutQueuesWhoFindsNoSeatIsRejected tests levels that have no queues or no seats.
 func TestWithoutQueuesWhoFindsNoSeatIsRejected(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(2, 0, 0, 0)
@@ -119,7 +119,8 @@ func TestQueueFull(t *testing.T) {
 	})
 }
 
-// TestAWideRequestThatLeavesLetsOthersIn who fit into the seats that it could not use.
+// TestAWideRequestThatLeavesLetsOthersIn checks that requests that fit into the seats start after a
+// wide waiting request has left.
 func TestAWideRequestThatLeavesLetsOthersIn(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(5, 1, 1, 3)
@@ -138,7 +139,8 @@ func TestAWideRequestThatLeavesLetsOthersIn(t *testing.T) {
 	})
 }
 
-// Nothing overtakes a wide request, and while a seat is free no queue is full.
+// TestNothingOvertakesAWideRequest checks that wide requests are not overtaken, and that requests
+// are not rejected while a seat is free.
 func TestNothingOvertakesAWideRequest(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(5, 64, 1, 1)
@@ -181,7 +183,8 @@ func TestNothingOvertakesAWideRequest(t *testing.T) {
 	})
 }
 
-// Waiting ends after a quarter of the request's time, a minute at most, and when its client goes.
+// TestWaitingEnds checks that a request is rejected after waiting for a quarter of its timeout, but
+// not longer than a minute, and that it is removed if the client disconnects.
 func TestWaitingEnds(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 1, 1, 10)
@@ -223,7 +226,8 @@ func TestWaitingEnds(t *testing.T) {
 	})
 }
 
-// Seats given to a level release who waits there at once.
+// TestALevelWithoutSeatsHoldsItsRequests checks that waiting requests start immediately when their
+// level gets seats.
 func TestALevelWithoutSeatsHoldsItsRequests(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(4, 4, 1, 10)
@@ -241,7 +245,8 @@ func TestALevelWithoutSeatsHoldsItsRequests(t *testing.T) {
 	})
 }
 
-// TestALevelThatLentAllServesOneRequest at a time, without waiting until seats are lent anew.
+// TestALevelThatLentAllServesOneRequest checks that a level that has lent all of its seats can
+// still run a request.
 func TestALevelThatLentAllServesOneRequest(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := NewDispatcher(10, 4*time.Minute)
@@ -276,7 +281,7 @@ func TestALevelThatLentAllServesOneRequest(t *testing.T) {
 	})
 }
 
-// Second, drops, and what the level then says.
+// Each step contains the second, the number of drops, and the expected Retry-After.
 func TestRetryAfterFollowsTheDrops(t *testing.T) {
 	ra := retryAfter{seconds: 1}
 	for _, step := range [][3]int64{{0, 5, 1}, {1, 11, 2}, {2, 1, 2}, {3, 11, 4}, {4, 1, 4}, {7, 1, 8}, {11, 1, 8}, {15, 1, 7}, {17, 1, 6}, {21, 14, 5}, {22, 1, 10}} {
@@ -305,7 +310,8 @@ func inUse(l *Level) int {
 	return l.inUse
 }
 
-// The seats of 40 watchers stay taken after the answer, a tail wider than the level becomes longer.
+// TestATailHoldsItsSeats checks that seats for 40 watchers stay in use after the response, and that
+// a tail wider than the level becomes longer.
 func TestATailHoldsItsSeats(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(10, 4, 1, 10)
@@ -339,7 +345,8 @@ func TestATailHoldsItsSeats(t *testing.T) {
 	})
 }
 
-// Seats come back when a handler panics, and early when a watch has begun.
+// TestSeatsComeBack checks that seats are released when a handler panics, and early when a watch
+// has started.
 func TestSeatsComeBack(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 4, 1, 10)
@@ -370,7 +377,8 @@ func TestSeatsComeBack(t *testing.T) {
 	})
 }
 
-// A response that nobody reads does not keep the seat from others.
+// TestLentSeatsServeOthers checks that other requests can use the seat of a request whose client
+// does not read the response.
 func TestLentSeatsServeOthers(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(1, 4, 1, 10)
@@ -440,12 +448,12 @@ func TestHandsAreDealtAsInKubernetes(t *testing.T) {
 	for _, n := range first {
 		chi += (n - hands/64) * (n - hands/64) / (hands / 64)
 	}
-	if chi > 110 { // of 63 degrees of freedom; one in five thousand
+	if chi > 110 { // 63 degrees of freedom; the probability is 1/5000
 		t.Errorf("first cards are uneven: chi² %.1f", chi)
 	}
 }
 
-// A hand fits into 60 bits of the flow's hash: the table of largest hands.
+// TestEntropyOfAHand checks the largest hands that fit into 60 bits of the flow's hash.
 func TestEntropyOfAHand(t *testing.T) {
 	for deck, want := range map[int]int{16: 15, 32: 12, 64: 10, 128: 8, 256: 7, 512: 6, 1024: 6, 4096: 5, 32768: 4} {
 		hand := 1
@@ -458,7 +466,7 @@ func TestEntropyOfAHand(t *testing.T) {
 	}
 }
 
-// How likely elephants cover all of a mouse's hand.
+// TestElephantsLeaveRoomForMice checks the probability that elephants cover a mouse's whole hand.
 func TestElephantsLeaveRoomForMice(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	covered := func(deck, hand, elephants int) float64 {
@@ -568,7 +576,7 @@ func TestVirtualTimeIsSetBackUnnoticed(t *testing.T) {
 	})
 }
 
-// Queues go while requests wait in them, run from them and linger.
+// TestQueuesShrinkByDraining removes queues that still contain waiting or running requests.
 func TestQueuesShrinkByDraining(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := oneLevel(20, 128, 1, 64)
@@ -597,7 +605,8 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 			defer l.mu.Unlock()
 			return len(l.queues), l.waiting
 		}
-		drained := func(to int) bool { // within ten seconds; less when they go earlier, since each costs as many requests
+		// waits for up to ten seconds, but returns early to save time
+		drained := func(to int) bool {
 			for wait := time.Duration(0); wait < 10*time.Second; wait += 100 * time.Millisecond {
 				if n, _ := left(); n == to {
 					return true
@@ -627,7 +636,7 @@ func TestQueuesShrinkByDraining(t *testing.T) {
 	})
 }
 
-// Kubernetes' issue 140884: two tails end in a queue that is no longer wanted.
+// TestTailsEndInAQueueThatIsGone checks Kubernetes' issue 140884: two tails end in a removed queue.
 func TestTailsEndInAQueueThatIsGone(t *testing.T) {
 	seatBubble(t, func(t *testing.T, _ context.Context) {
 		d := oneLevel(20, 4, 1, 10)
@@ -681,7 +690,8 @@ func TestAShorterQueueEvictsNobody(t *testing.T) {
 	})
 }
 
-// A level that is gone lets those out that are in, and one that comes back in time never was away.
+// TestALevelLeavesWhenItIsEmpty checks that requests of a removed level are still executed, and
+// that the level is reused if it is added again in time.
 func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(10, time.Minute)
@@ -720,7 +730,7 @@ func TestALevelLeavesWhenItIsEmpty(t *testing.T) {
 	})
 }
 
-// Requests that come while the configuration changes are never lost.
+// TestConfigurationStorm checks that requests are not lost during configuration changes.
 func TestConfigurationStorm(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(100, time.Minute)
@@ -773,7 +783,8 @@ func limitsOf(claims []*allocation) (limits []int) {
 	return limits
 }
 
-// The worked example: alpha, beta, gamma, catch-all and exempt on 100 seats.
+// TestLendingFollowsTheWorkedExample uses the levels alpha, beta, gamma, catch-all and exempt with
+// 100 seats.
 func TestLendingFollowsTheWorkedExample(t *testing.T) {
 	exempt := &allocation{exempt: true}
 	claims := []*allocation{claimOf(40, 50), claimOf(30, 50, 20), claimOf(25, 80), claimOf(5, 0), exempt}
@@ -817,7 +828,8 @@ func TestLendingFollowsTheWorkedExample(t *testing.T) {
 	}
 }
 
-// The levels of a fresh server with 600 seats, in the order of the table of levels.
+// TestLendingOnAFreshServer uses the levels of a new server with 600 seats, in the order of the
+// table of levels.
 func TestLendingOnAFreshServer(t *testing.T) {
 	claims := []*allocation{{exempt: true}, claimOf(5, 0), claimOf(30, 33), claimOf(40, 25), claimOf(10, 0), claimOf(40, 50), claimOf(100, 90), claimOf(20, 50)}
 	divideAll(600, claims)
@@ -835,7 +847,7 @@ func TestLendingOnAFreshServer(t *testing.T) {
 	if got := claims[7].limit; got != 368 {
 		t.Errorf("global-default that wants 500 gets %d, want 368", got)
 	}
-	// 50 seats that the exempt use are not there for others.
+	// Other levels cannot use the 50 seats that exempt requests use.
 	claims[0].observe(50, 50, 0, true)
 	lendSeats(claims)
 	sum := 0
@@ -925,7 +937,7 @@ func TestDemandIsMeasuredOverTime(t *testing.T) {
 	}
 }
 
-// Two levels that would both like twice what they have.
+// TestLevelsBorrow checks the limits of two levels if both of them need more seats.
 func TestLevelsBorrow(t *testing.T) {
 	for _, percents := range [][2][2]int32{{{50, 67}, {33, 50}}, {{50, 33}, {67, 50}}} {
 		seatBubble(t, func(t *testing.T, ctx context.Context) {
@@ -957,7 +969,8 @@ func TestLevelsBorrow(t *testing.T) {
 	}
 }
 
-// Levels do not feel each other, and everything that was counted in is counted out.
+// TestLevelsAreIsolatedAndCounted checks that levels do not affect each other, and that all
+// counters return to zero.
 func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d := NewDispatcher(2, time.Minute)
@@ -1000,7 +1013,8 @@ func TestLevelsAreIsolatedAndCounted(t *testing.T) {
 	})
 }
 
-// On a fresh server that borrows and lends, a level that is overrun does not keep a lease waiting.
+// TestLeasesAreRenewedBesideASaturatedLevel checks that an overloaded level does not delay a lease
+// renewal on a new server, which borrows and lends seats.
 func TestLeasesAreRenewedBesideASaturatedLevel(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		d, objs := NewDispatcher(30, time.Minute), freshServer()

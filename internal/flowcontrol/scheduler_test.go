@@ -19,7 +19,7 @@ import (
 	"apilet/internal/apitest/kubetest"
 )
 
-// lendingLevel sets the percentages of a level; borrow < 0 is no bound.
+// lendingLevel sets the percentages of a level. A negative borrow means no limit.
 func lendingLevel(obj *flowcontrolv1.PriorityLevelConfiguration, lendable, borrow int32) *flowcontrolv1.PriorityLevelConfiguration {
 	obj.Spec.Limited.LendablePercent = new(lendable)
 	if borrow >= 0 {
@@ -33,7 +33,7 @@ func exemptLevel() *flowcontrolv1.PriorityLevelConfiguration {
 		Spec: flowcontrolv1.PriorityLevelConfigurationSpec{Type: flowcontrolv1.PriorityLevelEnablementExempt}}
 }
 
-// oneLevel is a dispatcher whose only level has all seats.
+// oneLevel returns a dispatcher whose only level has all seats.
 func oneLevel(seats int, queues, hand, length int32) *Dispatcher {
 	d := NewDispatcher(seats, 4*time.Minute)
 	d.Configure([]*flowcontrolv1.FlowSchema{kubetest.SchemaFor("level", "*")},
@@ -43,7 +43,7 @@ func oneLevel(seats int, queues, hand, length int32) *Dispatcher {
 
 func (d *Dispatcher) levelOf(name string) *Level { return d.levels[name] }
 
-// usersApart returns n user names whose hands of one card differ.
+// usersApart returns n user names that are assigned to different queues if the hand size is one.
 func usersApart(n, queues int) []string {
 	var names []string
 	taken := map[int]bool{}
@@ -58,7 +58,7 @@ func usersApart(n, queues int) []string {
 	return names
 }
 
-// A seatLoad is what one client does: threads that execute and think in turn.
+// A seatLoad describes the load of a client with a number of threads.
 type seatLoad struct {
 	user        string
 	threads     int
@@ -67,7 +67,7 @@ type seatLoad struct {
 	from, until time.Duration
 }
 
-// A scene plays loads and measures the seats that each load's requests hold over time.
+// A scene runs the loads and records the number of seats that are in use.
 type scene struct {
 	d        *Dispatcher
 	mu       sync.Mutex
@@ -93,7 +93,7 @@ func (sc *scene) hold(user string, seats int) {
 	sc.held[user] += seats
 }
 
-// seats returns the mean seats held since the last call.
+// seats returns the mean number of seats held since the last call.
 func (sc *scene) seats(users []string, window time.Duration) []float64 {
 	var got []float64
 	for _, user := range users {
@@ -127,11 +127,12 @@ func (sc *scene) request(ctx context.Context, ld *seatLoad) {
 		sc.mu.Lock()
 		sc.rejected[ld.user]++
 		sc.mu.Unlock()
-		time.Sleep(time.Millisecond) // a client that asks again at once would stop the bubble's time
+		// the bubble's time would stop if a client sent its next request immediately
+		time.Sleep(time.Millisecond)
 	}
 }
 
-// play starts the loads' threads; they end with the context.
+// play starts the loads' threads. They end with the context.
 func (sc *scene) play(ctx context.Context, loads ...seatLoad) {
 	for i := range loads {
 		ld := loads[i]
@@ -155,12 +156,12 @@ func seatBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) {
 		f(t, ctx)
 		cancel()
 		synctest.Wait()
-		time.Sleep(time.Hour) // what runs may end
+		time.Sleep(time.Hour) // running requests may finish
 		synctest.Wait()
 	})
 }
 
-// The scenes of Kubernetes' own queue-set tests are among them.
+// TestSeatsAreSharedEvenlyAmongFlows includes the scenarios of Kubernetes' queue-set tests.
 func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 	type client struct {
 		threads     int
@@ -206,7 +207,8 @@ func TestSeatsAreSharedEvenlyAmongFlows(t *testing.T) {
 	}
 }
 
-// Flow 0 takes what flow 1 leaves for a while; then both want all.
+// TestAFlowNeitherHoardsNorOwes allows flow 0 to use the seats that are not needed by flow 1. Then
+// both need all seats.
 func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
 	for _, uneven := range []time.Duration{40 * time.Second, 200 * time.Second, 800 * time.Second} {
 		t.Run(uneven.String(), func(t *testing.T) {
@@ -238,7 +240,8 @@ func TestAFlowNeitherHoardsNorOwes(t *testing.T) {
 	}
 }
 
-// A single thread that asks again at once finds its seat taken: it waits for the next that frees up, no longer.
+// TestAMouseWaitsForOneSeatOnly checks that a single thread that sends its next request immediately
+// waits for the next free seat only.
 func TestAMouseWaitsForOneSeatOnly(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(4, 9, 1, 64))
@@ -257,7 +260,8 @@ func TestAMouseWaitsForOneSeatOnly(t *testing.T) {
 	})
 }
 
-// A hundred flows of unlike size, and the share of each where queues collide.
+// TestManyFlowsOfUnlikeSizeShareEvenly checks how seats are shared by a hundred flows of different
+// sizes if their queues collide.
 func TestManyFlowsOfUnlikeSizeShareEvenly(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		const flows, window = 100, 300 * time.Second
@@ -320,7 +324,8 @@ func TestMiceAmongElephantsAreServedAtOnce(t *testing.T) {
 	})
 }
 
-// The elephant has requests in all queues of its hand, and is one flow all the same.
+// TestAHandCountsAsOneFlow verifies that a flow with requests in several queues is treated as a
+// single flow.
 func TestAHandCountsAsOneFlow(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(9, 64, 8, 50))
@@ -340,7 +345,8 @@ func TestAHandCountsAsOneFlow(t *testing.T) {
 	})
 }
 
-// The slow flow took both seats for a minute while another waited; it pays that back and no more.
+// TestADebtIsPaidOnce checks that a flow that used both seats for a minute while another flow
+// waited pays this back exactly once.
 func TestADebtIsPaidOnce(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		sc := newScene(oneLevel(2, 9, 1, 500))
@@ -376,7 +382,8 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 }
 
-// One request ends, the next starts, one more comes to wait, while four wait in every queue.
+// BenchmarkBacklog measures the time to finish a request, start the next one and add another if
+// there are four waiting requests in every queue.
 func BenchmarkBacklog(b *testing.B) {
 	for _, seats := range []int{1, 600} {
 		for _, queues := range []int32{64, 1024} {
@@ -408,7 +415,8 @@ func BenchmarkBacklog(b *testing.B) {
 	}
 }
 
-// A modelRequest is one request of a random trace; started is when it ran, by the model or by the level.
+// A modelRequest is a request of a random trace. started is the time at which it was started by the
+// model or by the level.
 type modelRequest struct {
 	flow    int
 	arrives time.Duration
@@ -418,7 +426,8 @@ type modelRequest struct {
 	state   ticketState
 }
 
-// A turnModel is the rule of apf.go's opening in its plainest form: it knows no heap and settles every account at every step.
+// A turnModel is a simple implementation of the rule at the start of scheduler.go. It does not use
+// a heap, and it updates all accounts in every step.
 type turnModel struct {
 	seats, inUse, waiting  int
 	now, vtime, usual      time.Duration
@@ -454,7 +463,7 @@ func (m *turnModel) flows() (n int) {
 	return n
 }
 
-// pass lets time go to at; nothing happens in between.
+// pass advances the time to at. No event happens in between.
 func (m *turnModel) pass(at time.Duration) {
 	dt := at - m.now
 	if m.waiting > 0 {
@@ -543,7 +552,8 @@ func (m *turnModel) run() {
 	}
 }
 
-// Every request starts when the model says.
+// TestTurnsAreThoseOfTheModel checks that all requests are started at the time that is predicted by
+// the model.
 func TestTurnsAreThoseOfTheModel(t *testing.T) {
 	const traces, queues = 10_000, 8
 	seed := uint64(time.Now().UnixNano())
@@ -593,8 +603,9 @@ func TestTurnsAreThoseOfTheModel(t *testing.T) {
 	}
 }
 
-// Every request of a stream comes from somebody new, whom virtual time lets in at an even share; it must move on meanwhile, or the
-// flow that has been here for long would starve.
+// TestNewcomersDoNotStarveWhoIsThere checks a stream of requests from new flows, each of which
+// starts with an even share by virtual time. Virtual time must advance meanwhile, or the old flow
+// would starve.
 func TestNewcomersDoNotStarveWhoIsThere(t *testing.T) {
 	seatBubble(t, func(t *testing.T, ctx context.Context) {
 		const strangers = 50
@@ -616,7 +627,8 @@ func TestNewcomersDoNotStarveWhoIsThere(t *testing.T) {
 	})
 }
 
-// TestOneRequestTakesAFewSeatsOfALevel: what it would take beyond them, it takes for longer.
+// TestOneRequestTakesAFewSeatsOfALevel checks that a request keeps its seats for a longer time if
+// the number of seats was limited.
 func TestOneRequestTakesAFewSeatsOfALevel(t *testing.T) {
 	wide := Estimate{InitialSeats: 1, FinalSeats: 10, Tail: 50 * time.Millisecond, Mutating: true}
 	if got := wide.within(4); got.FinalSeats != 4 || got.Tail != 125*time.Millisecond {

@@ -9,12 +9,15 @@ import (
 	"apilet/internal/flowcontrol/autoseats/simulated"
 )
 
-// Time is virtual and chance has a seed, so these tests are the same each time.
+// These tests use virtual time and seeded random numbers, so that their results are always the
+// same.
 
-const lightBound = 25 * time.Millisecond // for the 99th percentile of what a light request takes
+// limit for the 99th percentile of a light request's duration
+const lightBound = 25 * time.Millisecond
 
-// As much is done as with the best fixed number of seats, but for a tenth, and a light request finds a processor soon. Where it does not
-// with the best fixed number either, it is to find one as soon, or nearly.
+// TestAsMuchIsDoneAsWithTheBestFixedNumber checks that the throughput is at least 90 % of the one
+// with the best fixed number of seats, and that a light request gets a processor soon, or nearly as
+// soon as with that number.
 func TestAsMuchIsDoneAsWithTheBestFixedNumber(t *testing.T) {
 	t.Parallel()
 	for _, w := range simulated.Workloads() {
@@ -23,10 +26,12 @@ func TestAsMuchIsDoneAsWithTheBestFixedNumber(t *testing.T) {
 				t.Parallel()
 				w := w
 				w.Statics = []int{2, 4, 16, 32, 192}
-				_, best := w.Best(min(load, 2), 1) // beyond what can be done, more of it changes nothing
+				// at full capacity, additional load has no effect
+				_, best := w.Best(min(load, 2), 1)
 				auto, idle := w.At(load, 0, 1), w.At(0.01, 0, 1)
 				bound := max(lightBound, 3*idle.LightP99, best.LightP99*5/4)
-				if w.Name == simulated.Hooked { // seats that are given now are felt when the webhook has answered
+				// additional seats have an effect only after the webhook has responded
+				if w.Name == simulated.Hooked {
 					bound *= 3
 				}
 				if auto.Goodput < 0.9*best.Goodput {
@@ -40,7 +45,8 @@ func TestAsMuchIsDoneAsWithTheBestFixedNumber(t *testing.T) {
 	}
 }
 
-// perSecond plays a setup, and returns by second how much was done of what an empty machine could have, and the seats.
+// perSecond runs a setup. It returns the amount of work and the number of seats for every second of
+// the simulation.
 func perSecond(s simulated.Setup) (done, seats []float64) {
 	work := 0.0
 	s.EveryTick = func(at float64, n int, m *simulated.Machine) {
@@ -60,7 +66,7 @@ func listsOn(cores int, changes ...simulated.Change) simulated.Setup {
 	return s
 }
 
-// settled is the average of the five seconds from a second on.
+// settled returns the average of five seconds.
 func settled(values []float64, from int) (mean float64) {
 	for _, x := range values[from : from+5] {
 		mean += x / 5
@@ -68,7 +74,8 @@ func settled(values []float64, from int) (mean float64) {
 	return mean
 }
 
-// A change of load by ten times, up and down, is over after five seconds.
+// TestLoadThatChangesTenfold checks that the controller adapts to tenfold changes of load, up and
+// down, within five seconds.
 func TestLoadThatChangesTenfold(t *testing.T) {
 	t.Parallel()
 	done, seats := perSecond(listsOn(2, simulated.Change{Rate: 50}, simulated.Change{At: 10, Rate: 500}, simulated.Change{At: 20, Rate: 50}, simulated.Change{At: 30, Rate: 500}))
@@ -82,7 +89,8 @@ func TestLoadThatChangesTenfold(t *testing.T) {
 	}
 }
 
-// Half a processor where there were two, as a quota does it: fewer seats, no more waiting, and back again.
+// TestProcessorsThatAreThrottled simulates a quota that reduces two processors to half a processor
+// and back. The number of seats must follow, and requests must not wait longer.
 func TestProcessorsThatAreThrottled(t *testing.T) {
 	t.Parallel()
 	done, seats := perSecond(listsOn(2, simulated.Change{Rate: 300}, simulated.Change{At: 10, Rate: -1, Speed: 0.25}, simulated.Change{At: 25, Rate: -1, Speed: 1}))
@@ -93,7 +101,8 @@ func TestProcessorsThatAreThrottled(t *testing.T) {
 	}
 }
 
-// A disk that does nothing for a second takes nobody's seats away for longer than that.
+// TestDiskThatStalls checks that the number of seats is restored after the disk has stalled for a
+// second.
 func TestDiskThatStalls(t *testing.T) {
 	t.Parallel()
 	s := simulated.Workloads()[3].Setup
@@ -105,7 +114,8 @@ func TestDiskThatStalls(t *testing.T) {
 	}
 }
 
-// What few lists at a time can use is not exceeded for more of them, whatever the run queue says.
+// TestQueueThatIsNotForAProcessor checks that additional seats are not used if they would not help,
+// even if the run queue is long.
 func TestQueueThatIsNotForAProcessor(t *testing.T) {
 	t.Parallel()
 	for _, w := range simulated.Workloads() {
@@ -118,7 +128,8 @@ func TestQueueThatIsNotForAProcessor(t *testing.T) {
 	}
 }
 
-// Where other programs take the processors the run queue is long as well, but requests take what they take: fewer seats would not help.
+// TestProcessorsThatOthersTake checks that load of other programs does not reduce the number of
+// seats. The run queue is long, but fewer seats would not make requests faster.
 func TestProcessorsThatOthersTake(t *testing.T) {
 	t.Parallel()
 	c := autoseats.New(autoseats.Bounds{Cores: 2, MinSeats: 7, MaxSeats: 600})
@@ -136,12 +147,13 @@ func TestProcessorsThatOthersTake(t *testing.T) {
 	}
 }
 
-// An idle night leaves the seats as few as a start does.
+// TestIdleServerForgetsSurplus checks that the number of seats returns to its initial value on an
+// idle server.
 func TestIdleServerForgetsSurplus(t *testing.T) {
 	t.Parallel()
 	c := autoseats.New(autoseats.Bounds{Cores: 2, MinSeats: 7, MaxSeats: 600})
 	now := time.Unix(1000, 0)
-	for range 100 { // webhooks: seats are in use, and nothing is crowded
+	for range 100 { // requests of webhooks use seats, but the processors are idle
 		now = now.Add(250 * time.Millisecond)
 		n := c.State().Seats
 		for range 10 {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The state names the flow whose turn is next, and the next that starts is of that flow.
+// TestStateSaysWhoseTurnItIs checks that the next request belongs to the flow that the state names.
 func TestStateSaysWhoseTurnItIs(t *testing.T) {
 	t.Parallel()
 	d := oneLevel(1, 64, 6, 50)

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Books that do not agree are found by whoever changes the level next.
+// TestVerifyFindsBooksThatDoNotAgree checks that the next change of a level detects inconsistent
+// counters.
 func TestVerifyFindsBooksThatDoNotAgree(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(l *Level){

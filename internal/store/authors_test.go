@@ -32,7 +32,8 @@ func writeAs(t testing.TB, st *Store, key string, a Author) Record {
 	return rec
 }
 
-// A record says who wrote it and when: as it is answered, followed, read, read after a restart, and read from a backup.
+// TestRecordsHaveTimesAndAuthors checks that the time and the author of a record are returned by
+// all methods, also after a restart and from a backup.
 func TestRecordsHaveTimesAndAuthors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -47,9 +48,10 @@ func TestRecordsHaveTimesAndAuthors(t *testing.T) {
 	want := Author{User: "alice", Agent: "kubectl/v1.36", Verb: "apply", Subresource: "status"}
 	other := Author{User: "bob"}
 	rec := mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	clock = clock.Add(-30 * time.Second) // put right: times stay
+	// the clock is corrected, but the timestamps must not decrease
+	clock = clock.Add(-30 * time.Second)
 	second := writeAs(t, st, "//pods/x/b", other)
-	clock = clock.Add(-2 * time.Hour) // was quite wrong: times follow
+	clock = clock.Add(-2 * time.Hour) // a large correction: times follow the clock
 	third := writeAs(t, st, "//pods/x/c", other)
 	for i, got := range []struct {
 		Record
@@ -91,7 +93,8 @@ func TestRecordsHaveTimesAndAuthors(t *testing.T) {
 	}
 }
 
-// The stamp of a record takes 7 bytes, 8 from the 128th author on.
+// TestStampsAreSmall checks that the stamp of a record is 7 bytes long, or 8 bytes if there are
+// more than 127 authors.
 func TestStampsAreSmall(t *testing.T) {
 	for id, want := range map[AuthorID]int{0: 7, 127: 7, 128: 8, authorsMax: 8} {
 		bare, stamped := Record{Key: "k", Rev: 9}, Record{Key: "k", Rev: 9, Time: 1_800_000_000_123, Author: id}
@@ -107,7 +110,8 @@ func TestStampsAreSmall(t *testing.T) {
 	}
 }
 
-// A stamp that is cut off is damage, whatever the checksum says.
+// TestStampsAreReadWithoutTrust checks that an incomplete stamp is treated as damage, even if the
+// checksum is correct.
 func TestStampsAreReadWithoutTrust(t *testing.T) {
 	for n := range 8 {
 		if _, _, _, ok := cutStamp(append(make([]byte, 0, 8), bytes.Repeat([]byte{0xFF}, n)...)); ok {
@@ -119,7 +123,8 @@ func TestStampsAreReadWithoutTrust(t *testing.T) {
 	}
 }
 
-// Who sends another user agent with each request fills neither the file nor memory, and hides nobody's name.
+// TestAuthorsAreBounded checks that a client cannot fill the file or the memory by changing its
+// user agent, and that the names of other users are still recorded.
 func TestAuthorsAreBounded(t *testing.T) {
 	t.Parallel()
 	const washed = 400
@@ -146,7 +151,7 @@ func TestAuthorsAreBounded(t *testing.T) {
 	for i := range 3 {
 		wash(fmt.Sprint("marvin", i), washed)
 	}
-	for i := range washed { // an account of one namespace after the other
+	for i := range washed { // accounts of one namespace
 		rec := writeAs(t, st, fmt.Sprintf("//pods/y/n%d", i), Author{User: fmt.Sprint(accountPrefix, "b:", i), Agent: fmt.Sprint("random ", i), Verb: "create"})
 		if a := st.Author(rec.Author); i == washed-1 && a != (Author{User: accountPrefix + "b:" + otherAuthor, Agent: otherAuthor, Verb: "create"}) {
 			t.Fatalf("%d: %+v", i, a)
@@ -156,7 +161,7 @@ func TestAuthorsAreBounded(t *testing.T) {
 	if a := st.Author(writeAs(t, st, "//pods/y/last", late).Author); a != late {
 		t.Errorf("who comes last, and has washed nothing: %+v", a)
 	}
-	for i := range rooms[0] { // for 600 there is room
+	for i := range rooms[0] { // for 600 users there is enough space
 		writeAs(t, st, fmt.Sprintf("//pods/z/n%d", i), Author{User: fmt.Sprint("user ", i), Agent: "a", Verb: "create"})
 	}
 	if a := st.Author(writeAs(t, st, "//pods/z/last", Author{User: "later", Agent: "a", Verb: "update"}).Author); a != (Author{User: otherAuthor, Agent: otherAuthor, Verb: "update"}) {
@@ -165,7 +170,7 @@ func TestAuthorsAreBounded(t *testing.T) {
 	if n := len(st.authors.byNumber); n > authorsMax+4 {
 		t.Errorf("%d authors", n)
 	}
-	// Those whom nobody names any more go with a compaction; those who are named stay.
+	// A compaction removes authors that no record refers to. The others remain.
 	kept := writeAs(t, st, "//pods/x/kept", Author{User: "alice", Agent: "random 3", Verb: "create"})
 	for i := range washed {
 		key := fmt.Sprintf("//pods/x/mallory-%d", i)
@@ -202,18 +207,20 @@ func TestAuthorsAreBounded(t *testing.T) {
 	}
 }
 
-// An author that is damaged is nobody known for those who read, and is named by check.
+// TestDamagedAuthors checks that readers treat a damaged author as unknown, and that check reports
+// it.
 func TestDamagedAuthors(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")
 	st := openTestStore(t, path)
 	rec := writeAs(t, st, "//pods/x/a", Author{User: "unmistakable", Verb: "create"})
 	st.Close()
-	Defrag(path, nil) // one copy of it is left
+	Defrag(path, nil) // leaves a single copy of it
 	whole, _ := os.ReadFile(path)
 	for at := range 20 {
 		b := bytes.Clone(whole)
-		b[bytes.LastIndex(whole, []byte("unmistakable"))-5+at] ^= 1 // its checksum, lengths and texts
+		// its checksum, lengths and texts
+		b[bytes.LastIndex(whole, []byte("unmistakable"))-5+at] ^= 1
 		path := writeDataFile(t, b)
 		if rep, err := Check(path); err != nil || len(rep.Problems) == 0 {
 			t.Fatalf("byte %d: check: %v, %v", at, err, rep.Problems)
@@ -240,7 +247,8 @@ func TestDamagedAuthors(t *testing.T) {
 	}
 }
 
-// A failed commit leaves no author behind that the file does not have.
+// TestAuthorsOfAFailedCommit checks that a failed commit does not add an author that the file does
+// not have.
 func TestAuthorsOfAFailedCommit(t *testing.T) {
 	t.Parallel()
 	st := openTestStore(t, filepath.Join(t.TempDir(), "a.db"))
@@ -258,7 +266,8 @@ func TestAuthorsOfAFailedCommit(t *testing.T) {
 	}
 }
 
-// TestAuthorsOfAFullDisk: a commit that the disk refused has made no author known.
+// TestAuthorsOfAFullDisk checks that a commit that failed because of a full disk does not publish
+// authors.
 func TestAuthorsOfAFullDisk(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -266,7 +275,7 @@ func TestAuthorsOfAFullDisk(t *testing.T) {
 	maintainTest(t, st, func(*boltfile.WriteTx) error {
 		disk, write := st.File.Disk(), st.File.Disk().Write
 		disk.Write = func(b []byte, at int64) (int, error) {
-			if len(b) > 32 && binary.BigEndian.Uint32(b) > 0 { // a record, no zeros
+			if len(b) > 32 && binary.BigEndian.Uint32(b) > 0 { // a record, not zeros
 				disk.Write = write
 				return 0, syscall.ENOSPC
 			}
@@ -287,8 +296,9 @@ func TestAuthorsOfAFullDisk(t *testing.T) {
 	}
 }
 
-// BenchmarkStamps is what it costs a commit to say when and by whom: two stores in turns, one of which does not. The difference of the
-// processor's time is reported for each write, and how many bytes longer a record is.
+// BenchmarkStamps measures the cost of times and authors for a commit. It compares a store with a
+// store that does not write stamps, and reports the difference in CPU time and in the size of the
+// records.
 func BenchmarkStamps(b *testing.B) {
 	const perTurn = 5000
 	unstamped := func() time.Time { return time.UnixMilli(0) }

@@ -12,7 +12,7 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// A period of a nanosecond is what a second is to a large file.
+// TestProgressIsTold uses a period of a nanosecond, which corresponds to a second for a large file.
 func TestProgressIsTold(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")

@@ -16,13 +16,14 @@ import (
 	"testing"
 )
 
-// TestDamageUnderAServingStore damages the file under a store that has it open. What lies on damaged pages is refused by name; everything
-// else goes on being read and written, nothing is shown that is not so, and nothing ends or waits for ever.
+// TestDamageUnderAServingStore damages the file of an open store. Objects on damaged pages are
+// reported as damaged. Everything else must still be readable and writable. The store must not
+// return wrong content, panic, or block.
 //
 //	APILET_DAMAGES=10000 go test -run TestDamageUnderAServingStore -v ./internal/store   # the long version, with counts
 func TestDamageUnderAServingStore(t *testing.T) { runCampaign(t, "TestLiveDamageChild", 50) }
 
-// TestLiveDamageChild is no test but what TestDamageUnderAServingStore runs.
+// TestLiveDamageChild is not a test. TestDamageUnderAServingStore runs it in a child process.
 func TestLiveDamageChild(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("APILET_DAMAGE_CHILD"))
 	if rounds == 0 {
@@ -50,18 +51,18 @@ func TestLiveDamageChild(t *testing.T) {
 type liveDamage struct {
 	t      *testing.T
 	rnd    *rand.Rand
-	sound  []byte            // a file whose trees have branches
-	older  []byte            // the same, some commits before
-	truth  map[string]string // what get answers of the sound file
+	sound  []byte            // a file whose trees have branch pages
+	older  []byte            // the same file, some commits earlier
+	truth  map[string]string // results of get for the sound file
 	counts map[string]int
 
 	what  string
 	st    *Store
-	now   map[string]string   // the truth after this round's writes
-	under map[string][]uint64 // the pages on the way to each object
+	now   map[string]string   // the expected objects after this round's writes
+	under map[string][]uint64 // the pages on the path to each object
 }
 
-// prepare makes the file that every round starts from.
+// prepare creates the file for all rounds.
 func (d *liveDamage) prepare() {
 	path := filepath.Join(d.t.TempDir(), "a.db")
 	st := openTestStore(d.t, path)
@@ -96,7 +97,7 @@ func (d *liveDamage) prepare() {
 	d.sound = d.sound[:used]
 }
 
-// chart finds the pages on the way to each object, while all are sound.
+// chart finds the pages on the path to each object, before any is damaged.
 func (d *liveDamage) chart() {
 	d.under = map[string][]uint64{}
 	err := d.st.readSnapshot(func(s *snapshot) error {
@@ -114,10 +115,10 @@ func (d *liveDamage) chart() {
 	}
 }
 
-// damage changes a page of the open file and returns which.
+// damage changes a page of the open file and returns its number.
 func (d *liveDamage) damage(file *os.File) uint64 {
 	id := d.rnd.IntN(len(d.sound) / livePage)
-	if d.rnd.IntN(2) == 0 { // one that matters
+	if d.rnd.IntN(2) == 0 { // a page that is in use
 		for _, under := range d.under {
 			id = int(under[d.rnd.IntN(len(under))])
 			break
@@ -129,10 +130,10 @@ func (d *liveDamage) damage(file *os.File) uint64 {
 	switch kind {
 	case 0:
 		clear(page)
-	case 1: // somebody else's
+	case 1: // the content of another page
 		from := d.rnd.IntN(len(d.sound) / livePage)
 		copy(page, d.sound[from*livePage:])
-	case 2: // what was there some time ago
+	case 2: // an earlier content
 		if (id+1)*livePage <= len(d.older) {
 			copy(page, d.older[id*livePage:])
 		}
@@ -141,11 +142,11 @@ func (d *liveDamage) damage(file *os.File) uint64 {
 	case 4:
 		at := d.rnd.IntN(8) * 512
 		clear(page[at : at+512])
-	case 5: // refers to itself, if it is a branch
+	case 5: // a branch then refers to itself
 		n := max(1, int(binary.NativeEndian.Uint16(page[10:])))
-		at := 16 + min(d.rnd.IntN(n), 200)*16 + 8 // of a branch's element
+		at := 16 + min(d.rnd.IntN(n), 200)*16 + 8 // offset of a branch's element
 		binary.NativeEndian.PutUint64(page[at:], uint64(id))
-	case 6: // claims its neighbours
+	case 6: // it then includes its neighbours
 		binary.NativeEndian.PutUint32(page[12:], binary.NativeEndian.Uint32(page[12:])+1+uint32(d.rnd.IntN(3)))
 	}
 	if _, err := file.WriteAt(page, int64(id)*livePage); err != nil {
@@ -173,7 +174,7 @@ func (d *liveDamage) round(i int) {
 	d.st = st
 	up := mustUpkeep(d.t, st)
 	if d.rnd.IntN(2) == 0 {
-		d.writes(20, false) // so that there is no freelist in the file
+		d.writes(20, false) // so that the file has no freelist
 	}
 	d.chart()
 	file, _ := os.OpenFile(path, os.O_RDWR, 0)
@@ -200,13 +201,14 @@ func (d *liveDamage) round(i int) {
 	d.reopen(path, found)
 }
 
-// mayFail wants no error but damage.
+// mayFail reports an error unless err is nil or ErrDamaged.
 func (d *liveDamage) mayFail(doing string, err error) bool {
 	d.t.Helper()
 	switch {
 	case err == nil:
 		d.counts[doing]++
-	case errors.Is(err, ErrCompacted) && strings.Contains(d.what, "kind 2"): // a root of some time ago is sound, and knows another newest revision
+	// an earlier root is sound and has an earlier newest revision
+	case errors.Is(err, ErrCompacted) && strings.Contains(d.what, "kind 2"):
 		d.counts[doing+" with an older root"]++
 	case !errors.Is(err, ErrDamaged):
 		d.t.Errorf("%s: %s: %v", d.what, doing, err)
@@ -221,7 +223,7 @@ func (d *liveDamage) mayFail(doing string, err error) bool {
 	return err == nil
 }
 
-// reads gets everything. What does not lie on a damaged page has to be there.
+// reads gets all objects. Objects that are not on a damaged page must be readable.
 func (d *liveDamage) reads(ids []uint64) {
 	for key, want := range d.now {
 		hit := slices.ContainsFunc(d.under[key], func(id uint64) bool { return slices.Contains(ids, id) })
@@ -242,7 +244,7 @@ func (d *liveDamage) reads(ids []uint64) {
 	}
 }
 
-// writes creates, updates and deletes. What fails has changed nothing.
+// writes creates, updates and deletes objects. A failed write must have no effect.
 func (d *liveDamage) writes(n int, after bool) {
 	keys := make([]string, 0, len(d.now))
 	for key := range d.now {
@@ -273,7 +275,7 @@ func (d *liveDamage) writes(n int, after bool) {
 	}
 }
 
-// same wants an object as it was last written, or an error.
+// same checks that the object has not been modified since the last write. Reading it may also fail.
 func (d *liveDamage) same(key string) {
 	d.t.Helper()
 	want, live := d.now[key]
@@ -316,7 +318,7 @@ func (d *liveDamage) watch() {
 	}
 }
 
-// listSound wants what is not damaged, each as it was written, and to come to an end.
+// listSound lists the objects that are not damaged. They must be unchanged, and the list must end.
 func (d *liveDamage) listSound() {
 	c, last := &Chunk{}, ""
 	for sp := (Span{Prefix: "//pods/", SkipDamaged: true}); ; sp.Rev, sp.Start = c.Rev, c.Next {
@@ -339,7 +341,7 @@ func (d *liveDamage) listSound() {
 	}
 }
 
-// discards deletes what is damaged, which takes nothing else along.
+// discards deletes damaged objects. This must not affect other objects.
 func (d *liveDamage) discards() {
 	c := &Chunk{}
 	if d.st.Chunk(Span{Prefix: "//pods/", SkipDamaged: true, Items: 1000}, c) != nil {
@@ -347,7 +349,8 @@ func (d *liveDamage) discards() {
 	}
 	for _, key := range c.Damaged[:min(20, len(c.Damaged))] {
 		_, err := d.st.Commit(context.Background(), Change{Op: OpDelete, Key: key, Damaged: true})
-		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) { // a search through foreign pages finds something else than a walk
+		// a search through damaged pages may return a different result than a walk
+		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrConflict) {
 			continue
 		}
 		if d.mayFail("discard", err) {
@@ -359,7 +362,8 @@ func (d *liveDamage) discards() {
 	}
 }
 
-// list wants everything as it was written, or an error, or something that the scrub has found.
+// list lists all objects. They must be unchanged, unless there is an error or the scrub has found a
+// problem.
 func (d *liveDamage) list(found bool) {
 	shown, err := listShown(d.st)
 	if d.mayFail("list", err) && len(shown) != len(d.now) && !found {
@@ -367,7 +371,8 @@ func (d *liveDamage) list(found bool) {
 	}
 }
 
-// reopen stops the store and starts another on the file: which it refuses and leaves alone, or opens and shows all that was written.
+// reopen stops the store and opens the file again. The open must either fail without changing the
+// file, or return all written objects.
 func (d *liveDamage) reopen(path string, found bool) {
 	crash := d.rnd.IntN(2) == 0
 	if !crash {
@@ -378,7 +383,7 @@ func (d *liveDamage) reopen(path string, found bool) {
 		d.st.Close()
 		os.WriteFile(path, before, 0o600)
 	}
-	if d.st.File.Failed() { // which still has the lock
+	if d.st.File.Failed() { // it still holds the lock
 		other := filepath.Join(filepath.Dir(path), "b.db")
 		os.WriteFile(other, before, 0o600)
 		defer os.Remove(other)
@@ -398,8 +403,8 @@ func (d *liveDamage) reopen(path string, found bool) {
 	d.list(found)
 }
 
-// TestReadsGoOnWithoutMetaPages: whoever reads looks for a meta page before bbolt does, which would panic with its locks held. It sees at once
-// what became of them, and what became of that.
+// TestReadsGoOnWithoutMetaPages checks that readers look for a valid meta page before they call
+// bbolt, which would panic while holding its locks. They notice damage and repair immediately.
 func TestReadsGoOnWithoutMetaPages(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a file in use cannot be written")

@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// fileSize returns the size of a file and of its log, if it has one.
+// fileSize returns the size of a file including its log, if it has one.
 func fileSize(t *testing.T, path string) int64 {
 	t.Helper()
 	size, err := DiskUsage(path)
@@ -20,7 +20,8 @@ func fileSize(t *testing.T, path string) int64 {
 	return size
 }
 
-// historyFile makes a closed data file with objects of which each has been written several times. Nothing is compacted.
+// historyFile creates a closed data file with several versions of each object. Nothing is
+// compacted.
 func historyFile(t *testing.T, objects, versions int) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "a.db")
@@ -39,7 +40,7 @@ func historyFile(t *testing.T, objects, versions int) (path string) {
 	return path
 }
 
-// cutBehindPages cuts a closed file behind its last page.
+// cutBehindPages truncates a closed file after its last page.
 func cutBehindPages(t *testing.T, path string) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true})
@@ -53,7 +54,8 @@ func cutBehindPages(t *testing.T, path string) {
 	}
 }
 
-// A file of which all is in use cannot become smaller, and must not become larger: bbolt grows new files ahead of their content.
+// TestDefragNeverLeavesALargerFile checks a file without free pages. It cannot be made smaller and
+// must not become larger, although bbolt allocates space in advance.
 func TestDefragNeverLeavesALargerFile(t *testing.T) {
 	t.Parallel()
 	for _, objects := range []int{1, 20, 700, 2600} {
@@ -102,7 +104,8 @@ func TestCompactFileDeletesAllHistory(t *testing.T) {
 	}
 }
 
-// A backup has no history. To open it would make it a history of its own, and so move its revisions.
+// TestCompactFileLeavesABackupAsItIs checks that a backup without history is not modified. Opening
+// it would start a new history with other revisions.
 func TestCompactFileLeavesABackupAsItIs(t *testing.T) {
 	t.Parallel()
 	path := historyFile(t, 20, 3)

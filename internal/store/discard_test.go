@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// damageFile changes the bucket of a stopped store's file past everything that looks at it.
+// damageFile changes a value in the file of a stopped store without using the store.
 func damageFile(t *testing.T, path, bucket string, key []byte, change func(value []byte) []byte) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, nil)
@@ -75,7 +75,8 @@ func TestDamagedObjectIsPassedOverAndDiscarded(t *testing.T) {
 				t.Fatal(err)
 			}
 			rep, err := up.Scrub(t.Context())
-			if err != nil || len(rep.Problems) > 0 && what != "missing" { // which was the only one to know of the version before it
+			// the only reference to the previous version was lost
+			if err != nil || len(rep.Problems) > 0 && what != "missing" {
 				t.Errorf("scrub: %v %v", err, rep.Problems)
 			}
 			slices.Sort(told)
@@ -86,7 +87,7 @@ func TestDamagedObjectIsPassedOverAndDiscarded(t *testing.T) {
 	}
 }
 
-// skipDamaged reads around b.
+// passOver reads the objects other than b.
 func passOver(t *testing.T, st *Store) {
 	t.Helper()
 	var c Chunk
@@ -150,7 +151,8 @@ func discardB(t *testing.T, st *Store, rev int64) {
 	}
 }
 
-// Who reads the history sees what there is on both sides of damage; who follows is told.
+// TestHistoryPassesOverDamage checks that the history continues after damage, and that followers
+// get an error.
 func TestHistoryPassesOverDamage(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")

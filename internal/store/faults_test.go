@@ -24,18 +24,19 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// TestDamagedFiles: a damaged file may be refused, and what is damaged in it may be reported; what must never happen is a panic, an object
-// that is shown other than it was written, or one that is missing while a check finds nothing.
+// TestDamagedFiles checks that a damaged file is either rejected or reported as damaged. It must
+// never cause a panic, return wrong content, or omit an object without a finding by check.
 //
 //	APILET_DAMAGES=10000 go test -run TestDamagedFiles -v ./internal/store   # the long version, with counts
 func TestDamagedFiles(t *testing.T) { runCampaign(t, "TestDamageChild", 500) }
 
-// runCampaign runs a campaign in a child: what kills it is named by the last line that it wrote.
+// runCampaign runs a campaign in a child process. If the child dies, its last line identifies the
+// cause.
 func runCampaign(t *testing.T, child string, long int) {
 	rounds := cmp.Or(os.Getenv("APILET_DAMAGES"), strconv.Itoa(apitest.Rounds(long)))
 	limit := 3 * time.Hour
 	if end := apitest.Deadline(t); !end.IsZero() {
-		limit = time.Until(end) // a child that hangs prints its goroutines then
+		limit = time.Until(end) // a hanging child then prints its goroutines
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^"+child+"$", "-test.v", "-test.timeout="+limit.String())
 	cmd.Env = append(os.Environ(), "APILET_DAMAGE_CHILD="+rounds, "TMPDIR="+t.TempDir())
@@ -69,7 +70,7 @@ func runCampaign(t *testing.T, child string, long int) {
 	t.Log(summary)
 }
 
-// TestDamageChild is no test but what TestDamagedFiles runs.
+// TestDamageChild is not a test. TestDamagedFiles runs it in a child process.
 func TestDamageChild(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("APILET_DAMAGE_CHILD"))
 	if rounds == 0 {
@@ -92,8 +93,8 @@ type damageCampaign struct {
 	t      *testing.T
 	rnd    *rand.Rand
 	dir    string
-	files  [2][]byte            // one of a store that was closed, one of a store that was not
-	truth  [2]map[string]string // what LIST shows of each
+	files  [2][]byte            // the first was closed by the store, the second was not
+	truth  [2]map[string]string // LIST results for each file
 	counts map[string]int
 }
 
@@ -108,7 +109,7 @@ func (d *damageCampaign) read(file []byte) map[string]string {
 	return shown
 }
 
-// listShown lists everything, up to the first error.
+// listShown lists all objects up to the first error.
 func listShown(st *Store) (map[string]string, error) {
 	shown := map[string]string{}
 	for sp, c := (Span{Prefix: "/"}), new(Chunk); ; sp.Start = c.Next {
@@ -124,7 +125,8 @@ func listShown(st *Store) (map[string]string, error) {
 	}
 }
 
-// damage flips a bit of a copy; sometimes it cuts the file off or zeroes a sector of it instead.
+// damage flips a bit in a copy of the file. Sometimes it truncates the copy or clears a sector
+// instead.
 func (d *damageCampaign) damage(file []byte) (b []byte, what string) {
 	b = bytes.Clone(file)
 	at := d.rnd.IntN(len(b))
@@ -174,7 +176,8 @@ func (d *damageCampaign) round(i int) {
 	}
 }
 
-// use does with a file what a server does. It returns what LIST shows, and the first error.
+// use opens a file and uses it like a server would. It returns the result of LIST and the first
+// error.
 func (d *damageCampaign) use(path string) (shown map[string]string, err error) {
 	failed := false
 	st, err := Open(path, Options{Fatal: func(error) { failed = true }})
@@ -183,7 +186,7 @@ func (d *damageCampaign) use(path string) (shown map[string]string, err error) {
 	}
 	defer func() {
 		st.Close()
-		if failed { // the process would be gone
+		if failed { // the process would have ended
 			go st.File.Db.Close()
 		}
 	}()
@@ -206,7 +209,7 @@ func (d *damageCampaign) use(path string) (shown map[string]string, err error) {
 	return shown, err
 }
 
-// A branch page that names itself as its last child is a tree without an end.
+// TestPagesInACircleAreRefused tests a branch page that refers to itself as its last child.
 func TestPagesInACircleAreRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	st := openTestStore(t, path)
@@ -248,8 +251,8 @@ func TestPagesInACircleAreRefused(t *testing.T) {
 	}
 }
 
-// However the clock jumps, compaction never goes back, nothing live is lost, and once the clock behaves history goes on to be kept for
-// an interval and no longer than two.
+// TestClockJumps checks that compactions are correct even if the clock is set forward or back.
+// After the clock is correct again, history must be kept for one to two intervals.
 func TestClockJumps(t *testing.T) {
 	const interval = 5 * time.Minute
 	seed := rand.Uint64()
@@ -272,7 +275,7 @@ func TestClockJumps(t *testing.T) {
 		case 0:
 			now = now.Add(time.Duration(rnd.Int64N(int64(20*365*24*time.Hour))) - 10*365*24*time.Hour)
 		case 1:
-			now = time.Unix(rnd.Int64N(100), 0) // a device without a battery for its clock
+			now = time.Unix(rnd.Int64N(100), 0) // a device whose clock has no battery
 		default:
 			now = now.Add(interval)
 		}

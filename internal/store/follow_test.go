@@ -23,12 +23,12 @@ func openFollowed(t testing.TB) *Store {
 	return st
 }
 
-// A followed is what a reader of some resources knows: the revision of each key.
+// A followed is a Follower that keeps track of the revision of every key.
 type followed struct {
 	*Follower
 	known  map[string]int64
 	resets int
-	last   map[string]int64 // of what was shown of each resource, since the reset
+	last   map[string]int64 // last revision of each resource since the reset
 }
 
 func newFollowed(st *Store, resources ...string) *followed {
@@ -56,7 +56,7 @@ func (f *followed) catchUp(t testing.TB) {
 	}
 }
 
-// see takes note of an event of the log, or of an object.
+// see records an event of the log, or an object.
 func (f *followed) see(t testing.TB, ev *Event, log bool) {
 	t.Helper()
 	resource, _, _ := keyPrefixes(ev.Key)
@@ -71,7 +71,7 @@ func (f *followed) see(t testing.TB, ev *Event, log bool) {
 	}
 }
 
-// expect compares what is known with what is stored.
+// expect compares the known objects with the stored ones.
 func (f *followed) expect(t testing.TB) {
 	t.Helper()
 	stored := map[string]int64{}
@@ -91,8 +91,8 @@ func (f *followed) expect(t testing.TB) {
 	}
 }
 
-// TestFollowersKnowWhatIsStored writes and compacts at random. Followers that look now and then know what is stored, though the log is often
-// compacted under the slower ones.
+// TestFollowersKnowWhatIsStored writes and compacts randomly. Followers that read occasionally must
+// know the stored objects, although compactions often overtake the slower ones.
 func TestFollowersKnowWhatIsStored(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -137,7 +137,7 @@ func TestFollowersKnowWhatIsStored(t *testing.T) {
 	}
 }
 
-// TestFollowerIsCompactedWhileItReadsObjects: it begins anew.
+// TestFollowerIsCompactedWhileItReadsObjects checks that the follower restarts.
 func TestFollowerIsCompactedWhileItReadsObjects(t *testing.T) {
 	t.Parallel()
 	st := openFollowed(t)
@@ -164,7 +164,7 @@ func TestFollowerIsCompactedWhileItReadsObjects(t *testing.T) {
 	}
 }
 
-// TestFollowerGoesOnFromARevision: it is shown what comes after that, and nothing else.
+// TestFollowerGoesOnFromARevision checks that the follower receives exactly the later events.
 func TestFollowerGoesOnFromARevision(t *testing.T) {
 	t.Parallel()
 	st := openFollowed(t)
@@ -186,7 +186,7 @@ func TestFollowerGoesOnFromARevision(t *testing.T) {
 	}
 }
 
-// TestFollowerGoesOnAfterAnError: what could not be read is read when it can be.
+// TestFollowerGoesOnAfterAnError checks that a failed read is repeated later.
 func TestFollowerGoesOnAfterAnError(t *testing.T) {
 	t.Parallel()
 	st := openFollowed(t)
@@ -201,7 +201,7 @@ func TestFollowerGoesOnAfterAnError(t *testing.T) {
 	f.expect(t)
 }
 
-// TestFollowerWaits until something is written, or something else happens.
+// TestFollowerWaits checks that the follower waits until a write or another reason to wake up.
 func TestFollowerWaits(t *testing.T) {
 	t.Parallel()
 	st := openFollowed(t)
@@ -220,7 +220,7 @@ func TestFollowerWaits(t *testing.T) {
 		}
 		mustWrite(t, st, OpCreate, resource+"a/x", 0, "")
 		<-done
-		f.Wait(never, far, nil) // what is written before it waits counts
+		f.Wait(never, far, nil) // writes before the wait count
 	}
 	f.catchUp(t)
 	f.expect(t)
@@ -233,8 +233,8 @@ func TestFollowerWaits(t *testing.T) {
 	f.Wait(over, time.Time{}, nil)
 }
 
-// TestFollowingEverything reads the events of all resources, the oldest from the file and the newest from the ring: none is missing, and
-// none comes twice.
+// TestFollowingEverything reads the events of all resources: the oldest from the file, and the
+// newest from the ring. Each must appear exactly once.
 func TestFollowingEverything(t *testing.T) {
 	t.Parallel()
 	st := openFollowed(t)

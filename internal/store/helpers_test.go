@@ -34,7 +34,7 @@ func openTestStore(t testing.TB, path string) *Store {
 	return st
 }
 
-// storeDoc is a small document and where its revision belongs.
+// storeDoc returns a small document and the position of its revision.
 func storeDoc(payload string) (json []byte, revAt int) {
 	const head = `{"metadata":{"resourceVersion":"`
 	return []byte(head + `"},"data":"` + payload + `"}`), len(head)
@@ -63,14 +63,15 @@ func mustWrite(t testing.TB, st *Store, op ChangeOp, key string, expect int64, p
 	return rec
 }
 
-// storeChild runs this test binary again, as the child that TestStoreChild describes.
+// storeChild runs this test binary as the child process that TestStoreChild describes.
 func storeChild(mode, path string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestStoreChild$", "-test.v")
 	cmd.Env = append(os.Environ(), "APILET_STORE_CHILD="+mode, "APILET_STORE_PATH="+path)
 	return cmd
 }
 
-// verifyAcked reads the log from compactRev on: no revision may be missing, and each has to be what was acknowledged under it.
+// verifyAcked reads the log from compactRev on. All revisions must exist and match the acknowledged
+// writes.
 func verifyAcked(t *testing.T, path string, acked map[int64]string) {
 	t.Helper()
 	if rep, err := Check(path); err != nil || len(rep.Problems) > 0 {
@@ -99,7 +100,7 @@ func verifyAcked(t *testing.T, path string, acked map[int64]string) {
 	}
 }
 
-// smallFile makes a closed store's file of a few pages' depth and returns its bytes.
+// smallFile returns the contents of a small data file that was closed. Its trees have a few levels.
 func smallFile(t *testing.T, objects int, clean bool) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "small.db")
@@ -125,7 +126,8 @@ func smallFile(t *testing.T, objects int, clean bool) []byte {
 	return b[:used]
 }
 
-// unclean makes the file of a closed store one without a freelist, as one that was not closed.
+// unclean removes the freelist from the file of a closed store, as if the store had not been
+// closed.
 func unclean(t *testing.T, path string) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: true})
@@ -137,7 +139,8 @@ func unclean(t *testing.T, path string) {
 	}
 }
 
-// copyOpen copies file and log of a store that goes on having them open, as kill -9 leaves them: in their place.
+// copyOpen copies the file and the log of an open store, as a kill -9 would leave them. The copy
+// counts as being in its original place.
 func copyOpen(t testing.TB, st *Store) (path string) {
 	t.Helper()
 	b, err := os.ReadFile(st.File.Path)
@@ -155,7 +158,8 @@ func copyOpen(t testing.TB, st *Store) (path string) {
 	return path
 }
 
-// putInPlace makes the notes of a copied data file (boltfile/proof.go) those of the copy, as if a server had left it there.
+// putInPlace updates the notes of a copied data file (boltfile/proof.go), as if a server had
+// written the copy itself.
 func putInPlace(t testing.TB, path string) {
 	t.Helper()
 	info, err := os.Stat(path)

@@ -14,8 +14,9 @@ import (
 	"apilet/internal/apitest"
 )
 
-// TestForgedBases: a prepared file whose meta pages and page headers an attacker wrote, with sound checksums, is refused or served; check and a start agree
-// that it ends.
+// TestForgedBases checks base files whose meta pages and page headers an attacker has written with
+// correct checksums. They must be rejected or served. check and a start must agree, and both must
+// end.
 func TestForgedBases(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -63,7 +64,8 @@ func TestForgedBases(t *testing.T) {
 	}
 }
 
-// TestSparseBase: of a prepared file that is mostly a hole only its pages are copied, and a page that claims all of the hole is not read into memory.
+// TestSparseBase checks that only the pages of a sparse base file are copied, and that the file is
+// not read into memory.
 func TestSparseBase(t *testing.T) {
 	t.Parallel()
 	const hole = 1 << 36
@@ -81,7 +83,7 @@ func TestSparseBase(t *testing.T) {
 		t.Fatal(err)
 	}
 	for at := 0; at < len(b); at += livePage {
-		if at < 2*livePage { // all pages up to the end of the hole are part of the file
+		if at < 2*livePage { // all pages up to the end of the hole belong to the file
 			binary.NativeEndian.PutUint64(b[at+56:], hole/livePage)
 			sum := fnv.New64a()
 			sum.Write(b[at+16 : at+72])

@@ -19,13 +19,13 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// A forger changes logs, and sums them as a server would.
+// A forger changes logs and computes correct checksums.
 type forger struct {
 	rnd *rand.Rand
 	log []byte
 }
 
-// sumHeads sums both heads, and the meta page in each.
+// sumHeads updates the checksums of both heads and the meta pages.
 func (f *forger) sumHeads() {
 	for _, b := range [][]byte{f.log[:headBytes], f.log[headBytes:headsBytes]} {
 		sum := fnv.New64a()
@@ -35,7 +35,7 @@ func (f *forger) sumHeads() {
 	}
 }
 
-// records are the offsets of the records that a start would replay, and their sizes.
+// records returns the offset and size of each record that would be replayed.
 func (f *forger) records() (at, sizes []int) {
 	epoch := f.log[48:56]
 	for i := headsBytes; i+32 <= len(f.log); i += 8 {
@@ -52,12 +52,12 @@ func (f *forger) sumRecord(at, size int) {
 	binary.BigEndian.PutUint32(b[4:], crc32.Update(crc32.Checksum(b[:4], castagnoli), castagnoli, b[8:]))
 }
 
-// number returns an odd number.
+// number returns an unusual number.
 func (f *forger) number() uint64 {
 	return [...]uint64{0, 1, 2, 3, 4095, 4096, 1 << 20, 1 << 30, 1 << 31, 1<<32 - 1, 1 << 40, 1 << 62, math.MaxInt64, 1 << 63, math.MaxUint64, f.rnd.Uint64()}[f.rnd.IntN(16)]
 }
 
-// forge changes a field of the heads, or bytes of a record.
+// forge changes a field in both heads or the contents of a record.
 func (f *forger) forge() string {
 	defer f.sumHeads()
 	at, sizes := f.records()
@@ -87,8 +87,9 @@ func (f *forger) forge() string {
 	return fmt.Sprintf("a record at %d", at[i])
 }
 
-// TestForgedLogs: a log that an attacker wrote, with sound checksums, is refused or replayed. No start panics, ends the process, or needs memory that the log
-// does not have.
+// TestForgedLogs checks logs that an attacker has written with correct checksums. They must be
+// rejected or replayed. A start must not panic, end the process, or allocate more memory than the
+// log's size justifies.
 //
 //	APILET_PAIRS=10000 go test -run TestForgedLogs -v ./internal/store
 func TestForgedLogs(t *testing.T) {
@@ -138,7 +139,8 @@ func TestForgedLogs(t *testing.T) {
 	t.Logf("%d opened, %d refused", opened, refused)
 }
 
-// TestLogOfManyHeads: a log that consists of heads of long records does not keep a start busy for minutes.
+// TestLogOfManyHeads checks that a start is not delayed by a log that contains only headers of long
+// records.
 func TestLogOfManyHeads(t *testing.T) {
 	t.Parallel()
 	st, err := Open(filepath.Join(t.TempDir(), "a.db"), Options{LogBytes: 16 << 20})

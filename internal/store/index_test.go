@@ -10,8 +10,9 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// TestIndexFindsWhatAScanFinds writes and compacts at random, and asks an index for the Pods of a node, now and at revisions that are gone by: the
-// keys that it names hold all that a look at every object finds, and now no others.
+// TestIndexFindsWhatAScanFinds writes and compacts randomly, and uses an index to find the Pods of
+// a node, at the current and at earlier revisions. The index must return all keys that a scan
+// finds. At the current revision it must not return others.
 func TestIndexFindsWhatAScanFinds(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -53,7 +54,7 @@ func TestIndexFindsWhatAScanFinds(t *testing.T) {
 		rev := st.Revision() - int64(random.IntN(50))
 		keys, ok := pods.Keys(t.Context(), node, rev)
 		if !ok {
-			continue // it was made just now
+			continue // it was just created
 		}
 		want, got := nodesPods(t, st, Span{Prefix: "//pods/", Rev: rev}, node), nodesPods(t, st, Span{Prefix: "//pods/", Rev: rev, Keys: keys}, node)
 		if !slices.Equal(got, want) {
@@ -70,7 +71,7 @@ func TestIndexFindsWhatAScanFinds(t *testing.T) {
 	}
 }
 
-// nodesPods are the keys of those objects of a span that are of a node.
+// nodesPods returns the keys of all Pods in the span that are bound to the node.
 func nodesPods(t testing.TB, st *Store, sp Span, node string) (keys []string) {
 	t.Helper()
 	for rec, err := range st.All(sp) {
@@ -84,7 +85,8 @@ func nodesPods(t testing.TB, st *Store, sp Span, node string) (keys []string) {
 	return keys
 }
 
-// TestIndexForgetsWhoLeftLongAgo: a list at a revision of which it knows too little has to look at all.
+// TestIndexForgetsWhoLeftLongAgo checks that the index is not used for revisions that it does not
+// cover.
 func TestIndexForgetsWhoLeftLongAgo(t *testing.T) {
 	t.Parallel()
 	st := openFollowed(t)
@@ -110,7 +112,7 @@ func TestIndexForgetsWhoLeftLongAgo(t *testing.T) {
 	}
 }
 
-// BenchmarkPodsOfANode finds ten Pods among ten thousand, by looking at all and by the index.
+// BenchmarkPodsOfANode finds ten Pods among ten thousand, by a scan and by the index.
 func BenchmarkPodsOfANode(b *testing.B) {
 	st := openFollowed(b)
 	for i := range 10_000 {

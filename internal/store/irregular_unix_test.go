@@ -13,7 +13,8 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// TestIrregularFilesAreRefused: a named pipe, a device, a socket or a folder in the place of a file is refused immediately; opening a pipe would wait for ever.
+// TestIrregularFilesAreRefused checks that a named pipe, a device, a socket or a directory in place
+// of the file is rejected immediately. Opening a pipe would block.
 func TestIrregularFilesAreRefused(t *testing.T) {
 	t.Parallel()
 	kinds := map[string]func(path string) error{

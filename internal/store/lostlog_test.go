@@ -11,7 +11,8 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// TestLogLostWhileInUse: a log that is removed, replaced or cut under a running store costs no write that is acknowledged after that, whatever follows.
+// TestLogLostWhileInUse checks that writes after the log was removed, replaced or truncated under a
+// running store are not lost once they are acknowledged.
 func TestLogLostWhileInUse(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(log string) error{
@@ -64,7 +65,8 @@ func TestLogLostWhileInUse(t *testing.T) {
 					t.Fatal(err)
 				}
 				left := copyOpen(t, st)
-				if name == "replaced" && i < 4 { // the file has everything, and a foreign log lies beside it
+				// the file is complete, but the log belongs to another file
+				if name == "replaced" && i < 4 {
 					os.Remove(left + boltfile.LogSuffix)
 				}
 				again := openTestStore(t, left)
@@ -83,7 +85,8 @@ func TestLogLostWhileInUse(t *testing.T) {
 	}
 }
 
-// TestLogLostDuringACommit: the log is removed after the record is synced, and before the write is acknowledged.
+// TestLogLostDuringACommit removes the log after the record is synced and before the write is
+// acknowledged.
 func TestLogLostDuringACommit(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -103,7 +106,7 @@ func TestLogLostDuringACommit(t *testing.T) {
 	}
 }
 
-// TestForeignLogRefusesWritesUntilItIsGone puts an older log of the same file in place of the log.
+// TestForeignLogRefusesWritesUntilItIsGone replaces the log by an older log of the same file.
 func TestForeignLogRefusesWritesUntilItIsGone(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")

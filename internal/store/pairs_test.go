@@ -19,19 +19,20 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// These tests copy the data file and the log of a running server, as users do with cp and rsync, and open what they have.
+// These tests copy the data file and the log of a running server, as users do with cp and rsync,
+// and open the copies.
 
-// A lifetime is the acknowledged states of a store by their revisions.
+// A lifetime contains the acknowledged states of a store by revision.
 type lifetime struct{ states map[int64]uint64 }
 
-// A copiedFile is a copy of a data file or a log.
+// A copiedFile contains a copy of a data file or log file.
 type copiedFile struct {
-	name   string // how it was made
+	name   string // describes the copy
 	bytes  []byte
-	absent bool // there was no such file
+	absent bool // the original did not exist
 	life   *lifetime
-	began  int64 // the acknowledged revision when the copy began
-	backup bool  // made by the store itself
+	began  int64 // the acknowledged revision at the start of the copy
+	backup bool  // created by the store itself
 }
 
 // A pairMaker runs a store and copies its files.
@@ -48,7 +49,7 @@ type pairMaker struct {
 	logs   []copiedFile
 }
 
-// begin makes a new store. The copies of the one before stay.
+// begin creates a new store. Copies of the previous store are kept.
 func (p *pairMaker) begin() {
 	if p.st != nil {
 		p.st.Close()
@@ -73,7 +74,7 @@ func (p *pairMaker) open(path string) *Store {
 	return st
 }
 
-// fingerprint is a hash of all live objects with their revisions.
+// fingerprint returns a hash of all current objects and their revisions.
 func (p *pairMaker) fingerprint(st *Store) (uint64, error) {
 	shown, err := listShown(st)
 	var h maphash.Hash
@@ -84,7 +85,7 @@ func (p *pairMaker) fingerprint(st *Store) (uint64, error) {
 	return h.Sum64(), err
 }
 
-// step makes a write.
+// step performs a write.
 func (p *pairMaker) step() {
 	p.t.Helper()
 	p.writes++
@@ -114,7 +115,7 @@ func (p *pairMaker) remember() {
 	p.life.states[p.st.Revision()] = sum
 }
 
-// work makes up to n writes, and at times does upkeep or restarts the store.
+// work performs up to n writes. Occasionally it runs maintenance or restarts the store.
 func (p *pairMaker) work(n int) {
 	for range p.rnd.IntN(n + 1) {
 		switch way := p.rnd.IntN(60); {
@@ -128,7 +129,7 @@ func (p *pairMaker) work(n int) {
 				p.t.Fatal(err)
 			}
 			p.st = p.open(path)
-		case way < 8: // so that the next step finds the last checkpoint made
+		case way < 8: // to make sure that the last checkpoint is complete
 			maintainTest(p.t, p.st, func(*boltfile.WriteTx) error { return errors.Join(p.st.File.WaitCheckpoint(), errRefused) })
 		default:
 			p.step()
@@ -136,7 +137,8 @@ func (p *pairMaker) work(n int) {
 	}
 }
 
-// copyFile copies one of the store's files, in pieces between which the store makes up to busy writes.
+// copyFile copies one of the files in several pieces. The store performs up to busy writes between
+// two pieces.
 func (p *pairMaker) copyFile(suffix string, busy int) copiedFile {
 	c := copiedFile{name: fmt.Sprintf("%s copied at revision %d (%d)", "file"+suffix, p.st.Revision(), busy), life: p.life, began: p.st.Revision()}
 	file, err := os.Open(p.st.File.Path + suffix)
@@ -163,7 +165,7 @@ func (p *pairMaker) copyFile(suffix string, busy int) copiedFile {
 	}
 }
 
-// copies takes one or two copies, in one of the orders that users take them in.
+// copies makes one or two copies in an order that might be used by an administrator.
 func (p *pairMaker) copies() {
 	takeData := func(busy int) { p.data = append(p.data, p.copyFile("", busy)) }
 	takeLog := func(busy int) { p.logs = append(p.logs, p.copyFile(boltfile.LogSuffix, busy)) }
@@ -176,7 +178,8 @@ func (p *pairMaker) copies() {
 	case 2:
 		takeData(busy)
 		takeLog(busy)
-	case 3, 4: // nothing is written between the two, so that the file's first pages fit
+	// nothing is written between the two copies, so the first pages of the file are consistent
+	case 3, 4:
 		takeLog(0)
 		takeData(busy)
 	case 5:
@@ -193,7 +196,8 @@ func (p *pairMaker) copies() {
 	p.data, p.logs = p.data[max(0, len(p.data)-12):], p.logs[max(0, len(p.logs)-12):]
 }
 
-// another takes copies of another life of the store: of a backup, of the closed file, or of a copy that goes its own way from here.
+// another makes copies of a different lifetime of the store, such as a backup or a copy that was
+// used by another server.
 func (p *pairMaker) another() {
 	folder, err := os.MkdirTemp(p.dir, "life-")
 	if err != nil {
@@ -240,14 +244,14 @@ func writePair(t *testing.T, path string, data, log copiedFile) {
 	}
 }
 
-// damage changes a copy in one way, and says in which.
+// damage changes a copy and describes the change.
 func (p *pairMaker) damage(c *copiedFile) string {
 	if len(c.bytes) == 0 {
 		return ""
 	}
 	b := bytes.Clone(c.bytes)
 	at := p.rnd.IntN(len(b))
-	if p.rnd.IntN(4) == 0 { // where the meta pages and the heads lie
+	if p.rnd.IntN(4) == 0 { // the area of the meta pages and the heads
 		at = p.rnd.IntN(min(len(b), headsBytes))
 	}
 	size := min([...]int{1, 512, 4096, 16 << 10}[p.rnd.IntN(4)], len(b)-at)
@@ -275,11 +279,11 @@ func (p *pairMaker) damage(c *copiedFile) string {
 	return what
 }
 
-// pick returns two copies and what was done to them.
+// pick returns two of the copies and a description of how they were changed.
 func (p *pairMaker) pick() (data, log copiedFile, what string, damaged bool) {
 	n := p.rnd.IntN(len(p.data))
 	data, log = p.data[n], p.logs[p.rnd.IntN(len(p.logs))]
-	if p.rnd.IntN(3) > 0 { // the two that were taken last
+	if p.rnd.IntN(3) > 0 { // the two latest copies
 		data, log = p.data[len(p.data)-1], p.logs[len(p.logs)-1]
 	}
 	what = data.name + ", " + log.name
@@ -296,8 +300,9 @@ func (p *pairMaker) pick() (data, log copiedFile, what string, damaged bool) {
 	return data, log, what, damaged
 }
 
-// TestCopiesOfARunningServer: whatever pair of a data file and a log is copied from a running server, at whatever moments, and however it was damaged, opens
-// to a state that was acknowledged, not older than the first of both copies, or is refused by a sentence, and by check.
+// TestCopiesOfARunningServer copies the data file and the log of a running server at random times.
+// Some of the copies are damaged. A pair must open to an acknowledged state that is not older than
+// the first copy, or Open and check must reject it with a clear message.
 //
 //	APILET_PAIRS=10000 go test -run TestCopiesOfARunningServer -v ./internal/store
 func TestCopiesOfARunningServer(t *testing.T) {
@@ -341,7 +346,7 @@ func TestCopiesOfARunningServer(t *testing.T) {
 	}
 }
 
-// judge opens a pair. wrong says what is wrong with the result, "" for nothing.
+// judge opens a pair of copies. wrong describes the problem, if any.
 func (p *pairMaker) judge(data, log copiedFile, damaged bool) (verdict, wrong string) {
 	path := filepath.Join(p.dir, "pair.db")
 	if data.absent && log.absent {
@@ -377,7 +382,8 @@ func (p *pairMaker) judge(data, log copiedFile, damaged bool) (verdict, wrong st
 	return "", fmt.Sprintf("opened at revision %d, known: %v; the file's copy began at %d, the log's at %d; check: %v, %q; told %q", rev, known, data.began, log.began, checked, rep.Problems, told)
 }
 
-// judgeRefusal looks at a refusal: it is one sentence that names a file, check agrees, and the files are as they were.
+// judgeRefusal checks a rejection: the error must be one sentence that names a file, check must
+// agree, and the files must be unchanged.
 func (p *pairMaker) judgeRefusal(path string, data, log copiedFile, err error, checked bool) string {
 	text := err.Error()
 	if !strings.Contains(text, path) || strings.ContainsAny(text, "\n") || strings.Contains(text, "runtime error") || len(text) > 600 {

@@ -18,14 +18,15 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// A modelLog is a log that is kept elsewhere: every entry in its order, revisions with gaps, some with several keys.
+// A modelLog simulates an external log with gaps between the revisions. Some revisions change
+// several keys.
 type modelLog struct {
 	rev     int64
 	entries []Replicated
-	live    map[string]int64 // key: CreateRev
+	live    map[string]int64 // CreateRev by key
 }
 
-// advance adds a revision with changes of some keys; none leaves a gap.
+// advance adds a revision that changes the given keys. Without keys it leaves a gap.
 func (l *modelLog) advance(r *rand.Rand, keys []string) {
 	l.rev++
 	for _, key := range keys {
@@ -45,7 +46,7 @@ func (l *modelLog) advance(r *rand.Rand, keys []string) {
 	}
 }
 
-// at is what a prefix held at a revision: payloads by key.
+// at returns the payloads of all keys with the prefix at the given revision.
 func (l *modelLog) at(prefix string, rev int64) map[string]string {
 	held := map[string]string{}
 	for _, e := range l.entries {
@@ -78,8 +79,8 @@ func openReplicaStore(t testing.TB, path string, replica *Replica) *Store {
 	return st
 }
 
-// A replica of a random log answers as the log would, at each revision and to each watcher, whatever is compacted, restarted, or filled from
-// a snapshot in between.
+// TestReplicaFollowsALog checks that the contents of a replica are correct at every revision, even
+// after a compaction, a restart or a snapshot.
 func TestReplicaFollowsALog(t *testing.T) {
 	t.Parallel()
 	for range 6 {
@@ -118,12 +119,12 @@ func followLog(t *testing.T, r *rand.Rand) {
 				t.Fatalf("check: %v, %v", err, rep.Problems)
 			}
 			st = openReplicaStore(t, path, modelReplica("one"))
-		case 2: // what lies between was missed
+		case 2: // the entries in between were missed
 			fill(t, st, log, r)
 			sent = len(log.entries)
 		}
 		sent = resumeAt(log, st, sent)
-		for sent < len(log.entries) { // a message holds whole revisions
+		for sent < len(log.entries) { // a message contains complete revisions
 			end := min(sent+1+r.IntN(50), len(log.entries))
 			for end < len(log.entries) && log.entries[end].Rev == log.entries[end-1].Rev {
 				end++
@@ -140,7 +141,8 @@ func followLog(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// resumeAt is where to go on after a restart, which may have forgotten revisions without changes of ours.
+// resumeAt returns the position after a restart. The replica may have lost revisions that did not
+// change any of its keys.
 func resumeAt(log *modelLog, st *Store, sent int) int {
 	for sent > 0 && log.entries[sent-1].Rev > st.Revision() {
 		sent--
@@ -148,7 +150,7 @@ func resumeAt(log *modelLog, st *Store, sent int) int {
 	return sent
 }
 
-// fill brings a snapshot into a replica; now and then the first try is broken off.
+// fill loads a snapshot into a replica. Sometimes the first attempt is interrupted.
 func fill(t *testing.T, st *Store, log *modelLog, r *rand.Rand) {
 	t.Helper()
 	ctx := t.Context()
@@ -193,7 +195,8 @@ func fill(t *testing.T, st *Store, log *modelLog, r *rand.Rand) {
 			page = append(page, e)
 		}
 	}
-	slices.Reverse(page) // the newest of each key first: what is older is left out
+	// the newest version of each key is sent first, and older versions are ignored
+	slices.Reverse(page)
 	if err := st.Fill(ctx, page); err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +214,7 @@ func fill(t *testing.T, st *Store, log *modelLog, r *rand.Rand) {
 			break
 		}
 	}
-	log.rev++ // a snapshot is newer than what it tells of
+	log.rev++ // a snapshot is newer than its entries
 	for i := range gone {
 		gone[i].Rev = log.rev
 	}
@@ -286,7 +289,8 @@ func compareEvents(t *testing.T, st *Store, log *modelLog, resource string, afte
 	}
 }
 
-// What is proposed is answered once the replica has it, and what was refused is not there.
+// TestReplicaProposes checks that a proposal returns when the replica has received the change, and
+// that rejected proposals are not stored.
 func TestReplicaProposes(t *testing.T) {
 	t.Parallel()
 	replica := modelReplica("one")
@@ -335,7 +339,8 @@ func TestReplicaProposes(t *testing.T) {
 	}
 }
 
-// TestOnlyReplicasWaitForTheFuture: nobody else writes to a file of its own, so waiting for a later revision would be in vain.
+// TestOnlyReplicasWaitForTheFuture checks that only a replica waits for a later revision, because
+// the file of a normal store is not changed by other processes.
 func TestOnlyReplicasWaitForTheFuture(t *testing.T) {
 	t.Parallel()
 	st := tempStore(t)
@@ -344,12 +349,13 @@ func TestOnlyReplicasWaitForTheFuture(t *testing.T) {
 	if err := st.WaitUpcoming(over, uint64(st.Revision()), time.Hour); err != nil {
 		t.Errorf("the current revision: %v", err)
 	}
-	if err := st.WaitUpcoming(t.Context(), uint64(st.Revision())+1, time.Hour); !errors.Is(err, errFutureRev) { // after an hour it would be another error
+	// it would return a different error after an hour
+	if err := st.WaitUpcoming(t.Context(), uint64(st.Revision())+1, time.Hour); !errors.Is(err, errFutureRev) {
 		t.Errorf("the next revision: %v", err)
 	}
 }
 
-// loopRoot makes the root page of a file a branch whose only child is that page.
+// loopRoot turns the root page of a file into a branch whose only child is that page.
 func loopRoot(t *testing.T, path string) {
 	t.Helper()
 	var root int64
@@ -363,7 +369,7 @@ func loopRoot(t *testing.T, path string) {
 	page := make([]byte, size)
 	binary.NativeEndian.PutUint64(page, uint64(root))
 	binary.NativeEndian.PutUint16(page[8:], 1)  // a branch
-	binary.NativeEndian.PutUint16(page[10:], 1) // of one element
+	binary.NativeEndian.PutUint16(page[10:], 1) // with one element
 	binary.NativeEndian.PutUint32(page[16:], 16)
 	binary.NativeEndian.PutUint64(page[24:], uint64(root))
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -375,7 +381,8 @@ func loopRoot(t *testing.T, path string) {
 	}
 }
 
-// A file is thrown away when it is of another history, or may not be whole, and never when it is somebody's own.
+// TestReplicaFiles checks that a file is discarded if it belongs to another history or may be
+// incomplete, and never if it is not a replica.
 func TestReplicaFiles(t *testing.T) {
 	t.Parallel()
 	ctx, path := t.Context(), filepath.Join(t.TempDir(), "replica")
@@ -405,7 +412,7 @@ func TestReplicaFiles(t *testing.T) {
 		{func() { note("two\n" + machineRun() + "\n") }, "two", 10}, // its process was killed
 		{func() { note("two\ndistrusted\n") }, "two", 0},
 		{func() { note("") }, "two", 0},
-		{func() { loopRoot(t, path) }, "three", 0}, // a copy that was torn while it was made
+		{func() { loopRoot(t, path) }, "three", 0}, // a torn copy
 	} {
 		if step.change(); machineRun() == "" && i == 5 {
 			step.want = 0
@@ -423,7 +430,7 @@ func TestReplicaFiles(t *testing.T) {
 	own := openTestStore(t, path)
 	mustWrite(t, own, OpCreate, "//pods/ns/a", 0, "precious")
 	own.Close()
-	for _, identity := range []string{"two", "three"} { // the note beside it is still there
+	for _, identity := range []string{"two", "three"} { // the note next to it still exists
 		if _, err := Open(path, Options{Replica: modelReplica(identity)}); err == nil || !strings.Contains(err.Error(), "not from an etcd cluster") {
 			t.Errorf("somebody's own file as a replica: %v", err)
 		}

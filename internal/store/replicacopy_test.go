@@ -13,8 +13,9 @@ import (
 	"apilet/internal/apitest"
 )
 
-// TestCopiesOfARunningReplica: a copy of a replica's file and note, taken in pieces while the replica follows its log, opens to what the log held at its
-// revision, is thrown away, to be filled anew, or is refused.
+// TestCopiesOfARunningReplica copies the files of a replica in several pieces while the replica is
+// updated. If the copy can be opened, its contents must match the log at that revision. Otherwise
+// it must be rejected, or discarded and filled again.
 func TestCopiesOfARunningReplica(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -79,7 +80,7 @@ func TestCopiesOfARunningReplica(t *testing.T) {
 	}
 }
 
-// readInPieces reads a file, and runs between after each piece.
+// readInPieces reads a file and calls between after each piece.
 func readInPieces(t *testing.T, path string, between func()) (b []byte) {
 	t.Helper()
 	file, err := os.Open(path)

@@ -14,7 +14,8 @@ import (
 
 const planted = "planted-value"
 
-// A testSeal turns the bits of pods' documents by a key, which a document begins with; it cannot open one of another key's, nor one in another place.
+// A testSeal encrypts documents of Pods by flipping bits. The document starts with the key. It
+// returns an error for documents that were encrypted with another key or stored under another name.
 type testSeal struct{ key atomic.Int64 }
 
 func (s *testSeal) sealing() *Sealing {
@@ -37,7 +38,8 @@ func (s *testSeal) sealing() *Sealing {
 		},
 		Open: func(key string, sealed []byte) ([]byte, bool, error) {
 			by := byte(s.key.Load())
-			if sealed[0] != by && sealed[0] != by-1 { // as after a rotation: the one before is there, too
+			// as after a rotation, the previous key is also available
+			if sealed[0] != by && sealed[0] != by-1 {
 				return nil, false, fmt.Errorf("no key %d", sealed[0])
 			}
 			json, ok := bytes.CutPrefix(turn(sealed[1:], sealed[0]), []byte(key+"\n"))
@@ -59,7 +61,7 @@ func openSealed(t *testing.T, path string, s *Sealing) *Store {
 	return st
 }
 
-// filesWith are those of a folder in which a text stands.
+// filesWith returns the files in the directory that contain the text.
 func filesWith(t *testing.T, dir, text string) (found []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -76,8 +78,9 @@ func filesWith(t *testing.T, dir, text string) (found []string) {
 	return found
 }
 
-// TestSealedDocumentsAreNowhereInClear: not in the file, its free pages, its log, a backup; whatever has been done to it, and where a kill left it.
-// Without sealing the same is found, so that the test looks in the right places.
+// TestSealedDocumentsAreNowhereInClear searches the file, the log and a backup for the text, after
+// all operations and after a kill. Without encryption the same search must find the text, so that
+// it searches the right places.
 func TestSealedDocumentsAreNowhereInClear(t *testing.T) {
 	for _, key := range []int64{0, 7} {
 		dir := t.TempDir()
@@ -92,7 +95,7 @@ func TestSealedDocumentsAreNowhereInClear(t *testing.T) {
 		}
 		ctx, up := context.Background(), mustUpkeep(t, st)
 		rec := mustWrite(t, st, OpCreate, "//pods/ns/a", 0, planted)
-		for i := range 20 { // in batches and alone, grown and shrunk
+		for i := range 20 { // in batches and alone, growing and shrinking
 			rec = mustWrite(t, st, OpUpdate, "//pods/ns/a", rec.Rev, strings.Repeat(planted, 1+i*i*50))
 		}
 		mustWrite(t, st, OpCreate, "//pods/ns/b", 0, planted)
@@ -102,7 +105,7 @@ func TestSealedDocumentsAreNowhereInClear(t *testing.T) {
 		if err := up.Backup(ctx, filepath.Join(dir, "backup.db"), nil); err != nil {
 			t.Fatal(err)
 		}
-		killed := t.TempDir() // what a kill would have left
+		killed := t.TempDir() // the files after a kill
 		for _, name := range []string{"s.db", "s.db-wal"} {
 			b, _ := os.ReadFile(filepath.Join(dir, name))
 			if err := os.WriteFile(filepath.Join(killed, name), b, 0o600); err != nil {
@@ -144,7 +147,8 @@ func TestSealedDocumentsAreNowhereInClear(t *testing.T) {
 	}
 }
 
-// TestSealedDocumentsAreReadEverywhere: by all ways of reading, from memory and from the file, the past as well.
+// TestSealedDocumentsAreReadEverywhere reads documents in all ways, from memory and from the file,
+// and at earlier revisions.
 func TestSealedDocumentsAreReadEverywhere(t *testing.T) {
 	dir := t.TempDir()
 	path, s := filepath.Join(dir, "s.db"), new(testSeal)
@@ -178,7 +182,8 @@ func TestSealedDocumentsAreReadEverywhere(t *testing.T) {
 		}
 		st = openSealed(t, path, s.sealing())
 	}
-	if rec := mustWrite(t, st, OpUpdate, "//pods/ns/a", two.Rev, "after"); rec.CreateRev != one.Rev { // what it replaces comes from the file
+	// the replaced version is read from the file
+	if rec := mustWrite(t, st, OpUpdate, "//pods/ns/a", two.Rev, "after"); rec.CreateRev != one.Rev {
 		t.Errorf("%+v", rec)
 	}
 	if evs, _, _ := st.Events("//pods/", gone.Rev+1, 10, nil); len(evs) != 1 || !strings.Contains(string(evs[0].Prev), "two") {
@@ -186,7 +191,8 @@ func TestSealedDocumentsAreReadEverywhere(t *testing.T) {
 	}
 }
 
-// TestRotationMakesStale: what lies under an older key, or as it is, is stale for who reads it by itself, and not once it is written again.
+// TestRotationMakesStale checks that documents are reported as stale until they are written again
+// with the current key.
 func TestRotationMakesStale(t *testing.T) {
 	s := new(testSeal)
 	st := openSealed(t, filepath.Join(t.TempDir(), "s.db"), s.sealing())
@@ -209,8 +215,9 @@ func TestRotationMakesStale(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeOpenedIsNamedAndKept: it is an error of those who ask for it, others pass over it, nothing deletes it, and once the key is back it is
-// there. The history tells the rest; a log that cannot be read breaks off.
+// TestWhatCannotBeOpenedIsNamedAndKept checks that a missing key only affects requests for
+// documents that were encrypted with it. Such documents are not deleted and can be read again when
+// the key is available. The history contains the other documents, and an unreadable log stops.
 func TestWhatCannotBeOpenedIsNamedAndKept(t *testing.T) {
 	s, told := new(testSeal), map[string]bool{}
 	s.key.Store(7)
@@ -221,7 +228,7 @@ func TestWhatCannotBeOpenedIsNamedAndKept(t *testing.T) {
 	a := mustWrite(t, st, OpCreate, "//pods/ns/a", 0, "a")
 	s.key.Store(50)
 	mustWrite(t, st, OpCreate, "//pods/ns/b", 0, "b")
-	st.Close() // the events go
+	st.Close() // removes the events from memory
 	st = openSealed(t, path, sealing)
 	if _, err := st.Get("//pods/ns/a"); !errors.Is(err, ErrSealed) || errors.Is(err, ErrDamaged) || err.Error() != "no key 7" {
 		t.Error(err)
@@ -248,7 +255,7 @@ func TestWhatCannotBeOpenedIsNamedAndKept(t *testing.T) {
 		}
 	}
 	up, copied := mustUpkeep(t, st), filepath.Join(t.TempDir(), "copy.db")
-	if err := up.Backup(context.Background(), copied, nil); err != nil { // needs no key
+	if err := up.Backup(context.Background(), copied, nil); err != nil { // does not need a key
 		t.Fatal(err)
 	}
 	rep, err := CheckObjects(copied, Inspection{Decodes: func(string, []byte) error { return nil }, Sealing: sealing}, nil)
@@ -269,7 +276,8 @@ func TestWhatCannotBeOpenedIsNamedAndKept(t *testing.T) {
 	}
 }
 
-// TestRefusedSealingWritesNothing: the change alone fails, the others of its commit do not.
+// TestRefusedSealingWritesNothing checks that a failed encryption does not affect other changes in
+// the same commit.
 func TestRefusedSealingWritesNothing(t *testing.T) {
 	st := openSealed(t, filepath.Join(t.TempDir(), "s.db"), &Sealing{Encrypts: func(string) bool { return true }, Seal: func(key string, json []byte) ([]byte, error) {
 		if strings.Contains(key, "bad") {

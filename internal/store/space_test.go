@@ -12,11 +12,12 @@ import (
 	"apilet/internal/apitest"
 )
 
-// A smallStore has a quota of 4 MiB. It compacts once a day, and when it is short of space.
+// A smallStore is a store with a quota of 4 MiB. It is compacted once a day or if the quota has
+// been exceeded.
 type smallStore struct {
 	*Store
 	t      *testing.T
-	rounds chan Compaction // the first is that of the start
+	rounds chan Compaction // the first compaction is part of the start
 }
 
 func openSmallStore(t *testing.T, yields bool) *smallStore {
@@ -61,7 +62,7 @@ func (s *smallStore) round() Compaction {
 	}
 }
 
-// update writes one object again and again, until the quota refuses it. It returns the newest revision.
+// update writes the same object until the quota is exceeded. It returns the newest revision.
 func (s *smallStore) update(rev int64) int64 {
 	s.t.Helper()
 	payload := strings.Repeat("x", 100_000)
@@ -79,7 +80,8 @@ func (s *smallStore) update(rev int64) int64 {
 	return 0
 }
 
-// History alone fills the file: the refused write starts a compaction, and the next ones are taken.
+// TestRefusedWriteCompactsImmediately fills the file with history. The rejected write must start a
+// compaction, and later writes must succeed.
 func TestRefusedWriteCompactsImmediately(t *testing.T) {
 	t.Parallel()
 	s := openSmallStore(t, true)
@@ -93,7 +95,8 @@ func TestRefusedWriteCompactsImmediately(t *testing.T) {
 	mustWrite(t, s.Store, OpUpdate, "//pods/x/updated", rev, "short")
 }
 
-// Objects fill the file: a delete makes room for a create, although nobody asks for a compaction.
+// TestDeleteAboveTheQuotaMakesRoom fills the file with objects. A delete must make room for a
+// create without an explicit compaction.
 func TestDeleteAboveTheQuotaMakesRoom(t *testing.T) {
 	t.Parallel()
 	s := openSmallStore(t, true)
@@ -110,7 +113,7 @@ func TestDeleteAboveTheQuotaMakesRoom(t *testing.T) {
 			t.Fatalf("object %d: %v", i, err)
 		}
 	}
-	for range 10 { // nothing can be compacted, and nothing changes that
+	for range 10 { // nothing can be compacted, so all writes fail
 		if _, err := storeWrite(s.Store, OpCreate, "//pods/x/more", 0, ""); !errors.Is(err, ErrQuota) {
 			t.Fatalf("a create above the quota: %v", err)
 		}
@@ -125,7 +128,8 @@ func TestDeleteAboveTheQuotaMakesRoom(t *testing.T) {
 	mustWrite(t, s.Store, OpCreate, "//pods/x/more", 0, "")
 }
 
-// History that was asked for stays: the compaction deletes only versions that are old enough.
+// TestRefusedWriteLeavesTheHistoryThatWasAskedFor checks that the compaction does not delete
+// history within the retention period.
 func TestRefusedWriteLeavesTheHistoryThatWasAskedFor(t *testing.T) {
 	t.Parallel()
 	s := openSmallStore(t, false)

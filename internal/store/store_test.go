@@ -37,10 +37,10 @@ func tempStore(t testing.TB) *Store {
 	return st
 }
 
-// storeModel is what the store is compared with: every write that ever was, in order.
+// storeModel is the expected content of the store. It contains all writes in order.
 type storeModel []Event
 
-// at returns the live records at a revision, in key order.
+// at returns all live records at the given revision, sorted by key.
 func (m storeModel) at(rev int64) (live []Record) {
 	newest := map[string]Record{}
 	for _, ev := range m {
@@ -90,7 +90,7 @@ func TestStoreAgreesWithASliceOfWrites(t *testing.T) {
 	}
 }
 
-// A storeSim runs random operations against a store and its model.
+// A storeSim executes random operations and compares the store with its model.
 type storeSim struct {
 	t     *testing.T
 	rnd   *rand.Rand
@@ -144,7 +144,7 @@ func (s *storeSim) open() {
 }
 
 func (s *storeSim) retained() int64 {
-	low := max(1, s.st.Compacted()) // 0 would mean the newest
+	low := max(1, s.st.Compacted()) // 0 would mean the newest revision
 	return low + s.rnd.Int64N(max(1, s.st.Revision()-low+1))
 }
 
@@ -205,7 +205,7 @@ func (s *storeSim) compact() {
 	}
 }
 
-// list compares everything that can be asked at a revision.
+// list compares all lists at a revision.
 func (s *storeSim) list(rev int64) {
 	for _, prefix := range []string{"/", "//pods/", "/apps/sets/", "//pods/x/", "/apps/sets//"} {
 		var want []Record
@@ -381,7 +381,8 @@ func TestStorePreconditions(t *testing.T) {
 	}
 }
 
-// TestStoreExpectationHasToBeTheRevision: an expected revision above the stored one is a conflict, like one below it.
+// TestStoreExpectationHasToBeTheRevision checks that a write fails if the expected revision is
+// higher than the stored revision.
 func TestStoreExpectationHasToBeTheRevision(t *testing.T) {
 	st := tempStore(t)
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "")
@@ -395,7 +396,8 @@ func TestStoreExpectationHasToBeTheRevision(t *testing.T) {
 	}
 }
 
-// TestStoreForgetsEmptyNamespaces: the counts of a namespace go with its last object.
+// TestStoreForgetsEmptyNamespaces checks that the counts are removed when the last object of a
+// namespace is deleted.
 func TestStoreForgetsEmptyNamespaces(t *testing.T) {
 	st := tempStore(t)
 	for i := range 3 {
@@ -427,7 +429,8 @@ func TestStoreOneOfManyCreatesWins(t *testing.T) {
 	}
 }
 
-// A batch is put together by hand, so that its members surely are neighbours.
+// TestStoreBatchMembersSeeTheirNeighbours creates the batch itself to make sure that the changes
+// are committed together.
 func TestStoreBatchMembersSeeTheirNeighbours(t *testing.T) {
 	st := tempStore(t)
 	var members []*pendingWrite
@@ -457,7 +460,8 @@ func TestStoreBatchMembersSeeTheirNeighbours(t *testing.T) {
 	}
 }
 
-// TestStoreBatchFindsTheFirstKeyOfAPage: a batch that has just read the last key of one page finds the first key of the next one.
+// TestStoreBatchFindsTheFirstKeyOfAPage checks that the first key of a page is found after the last
+// key of the previous page was read.
 func TestStoreBatchFindsTheFirstKeyOfAPage(t *testing.T) {
 	st := tempStore(t)
 	batch := func(op ChangeOp, want error) {
@@ -475,22 +479,24 @@ func TestStoreBatchFindsTheFirstKeyOfAPage(t *testing.T) {
 		}
 	}
 	batch(OpCreate, nil)
-	batch(OpUpdate, ErrConflict) // nothing is written: the pages are read as they are in the file
+	batch(OpUpdate, ErrConflict) // the pages are read from the file because nothing was written
 }
 
-// TestStoreBatchSeesWhatItHasChanged: what a batch remembers of parents, types and leaves is what its members have made of them.
+// TestStoreBatchSeesWhatItHasChanged checks that changes in a batch are visible to later changes in
+// the same batch.
 func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
 	st := tempStore(t)
 	up := mustUpkeep(t, st)
-	for i := range 300 { // so that what is looked for lies on several pages
+	for i := range 300 { // to make sure that the keys are stored on several pages
 		mustWrite(t, st, OpCreate, fmt.Sprintf("//pods/%c/filler-%03d", 'w'+2*byte(i%2), i), 0, "")
 	}
 	base := st.Revision()
-	mustWrite(t, st, OpCreate, "//namespaces//x", 0, "")              // 1
-	mustWrite(t, st, OpCreate, "/ext/definitions//foos.ext", 0, "")   // 2
-	mustWrite(t, st, OpCreate, "//pods/x/gone", 0, "")                // 3
-	gone := mustWrite(t, st, OpDelete, "//pods/x/gone", base+3, "")   // 4
-	if err := up.st.raiseCompact(t.Context(), gone.Rev); err != nil { // what it deletes, nobody may read
+	mustWrite(t, st, OpCreate, "//namespaces//x", 0, "")            // 1
+	mustWrite(t, st, OpCreate, "/ext/definitions//foos.ext", 0, "") // 2
+	mustWrite(t, st, OpCreate, "//pods/x/gone", 0, "")              // 3
+	gone := mustWrite(t, st, OpDelete, "//pods/x/gone", base+3, "") // 4
+	// the deleted versions can no longer be read
+	if err := up.st.raiseCompact(t.Context(), gone.Rev); err != nil {
 		t.Fatal(err)
 	}
 	var members []*pendingWrite
@@ -526,7 +532,8 @@ func TestStoreBatchSeesWhatItHasChanged(t *testing.T) {
 		}
 	}
 	err := st.readSnapshot(func(s *snapshot) error {
-		for rev, want := range map[int64]int64{5: 0, 9: 0, 12: 0, 13: 11, 14: 0} { // nothing was before 12: the job has deleted it
+		// the version before 12 was deleted by the job
+		for rev, want := range map[int64]int64{5: 0, 9: 0, 12: 0, 13: 11, 14: 0} {
 			r, _, err := decodeRecord(base+rev, s.revs.Get(revKey(base+rev)))
 			if err != nil || max(r.PrevRev-base, 0) != want {
 				t.Errorf("revision %d was before %d (%v), want %d", r.PrevRev-base, rev, err, want)
@@ -647,7 +654,8 @@ func TestStoreSecretIsMadeOnce(t *testing.T) {
 	}
 }
 
-// Writers and watchers at once: each watcher lists at some revision, then follows, and must end with what is there.
+// TestStoreListThenWatchMissesNothing runs writers and watchers concurrently. Each watcher lists at
+// some revision, then follows the events, and must end with the stored objects.
 func TestStoreListThenWatchMissesNothing(t *testing.T) {
 	st := tempStore(t)
 	const writers, each = 4, 300
@@ -704,7 +712,8 @@ func followToRevision(t *testing.T, st *Store, resource string, end int64) {
 		}
 		select {
 		case <-wake:
-		case <-time.After(10 * time.Millisecond): // the last writes may be another resource's
+		// the last writes may have been made to another resource
+		case <-time.After(10 * time.Millisecond):
 		case <-starved:
 			t.Error("watcher starved")
 			return
@@ -785,7 +794,8 @@ func TestStoreChunkMakesProgressWithHugeObjects(t *testing.T) {
 	}
 }
 
-// TestStoreAllIsOneRevision: what is written during a walk of several chunks is not in it, and a walk ends where its caller ends it.
+// TestStoreAllIsOneRevision checks that a walk of several chunks does not contain later writes, and
+// that the caller can end it.
 func TestStoreAllIsOneRevision(t *testing.T) {
 	st := tempStore(t)
 	for i := range 5 {
@@ -877,10 +887,10 @@ func FuzzStoreKeyPrefixes(f *testing.F) {
 	})
 }
 
-// benchRecord is 1 KiB as Kubernetes writes it, near enough.
+// benchRecord is about 1 KiB, like a typical object.
 var benchRecord, benchRevAt = storeDoc(strings.Repeat("0123456789abcdef", 61))
 
-// benchWriters shares b.N writes among n goroutines and reports what one takes.
+// benchWriters distributes b.N writes over n goroutines and reports the time for one.
 func benchWriters(b *testing.B, n int, write func(i int) error) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -916,7 +926,8 @@ func benchKey(i int) string {
 	return fmt.Sprintf("//pods/namespace-%02d/app-%06d", i%50, i*7919%1_000_003)
 }
 
-// benchRaw puts the same bytes with plain bbolt, as many in one commit as half the writers would gather.
+// benchRaw writes the same bytes with plain bbolt. The number of writes in a commit is half the
+// number of writers.
 func benchRaw(b *testing.B, writers int) {
 	db, err := bbolt.Open(filepath.Join(b.TempDir(), "raw.db"), 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType})
 	if err != nil {
@@ -943,7 +954,7 @@ func benchRaw(b *testing.B, writers int) {
 	}
 }
 
-// benchStore has objects that were created with these keys, nearly in this order.
+// benchStore returns a store with objects that were created in nearly this order of keys.
 func benchStore(b *testing.B, objects int, key func(i int) string) *Store {
 	st := tempStore(b)
 	benchWrites(b, st, OpCreate, objects, key)
@@ -968,8 +979,9 @@ func benchWrites(b *testing.B, st *Store, op ChangeOp, n int, key func(i int) st
 	wg.Wait()
 }
 
-// BenchmarkStoreList: a list of objects whose revisions have the order of their names; of objects that were created in any order, as those of a
-// cluster that has lived; and as both were before each object changed once.
+// BenchmarkStoreList lists objects that were created in the order of their names and objects that
+// were created in random order, as in an old cluster. It also lists both at the revision before
+// each object was changed once.
 func BenchmarkStoreList(b *testing.B) {
 	const objects = 10_000
 	ordered := func(i int) string { return fmt.Sprintf("//pods/namespace-01/app-%06d", i) }

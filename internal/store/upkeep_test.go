@@ -24,7 +24,7 @@ import (
 	"apilet/internal/apitest"
 )
 
-// TestStoreChild is no test but what other tests run in a process of its own.
+// TestStoreChild is not a test. Other tests run it in a child process.
 func TestStoreChild(t *testing.T) {
 	path := os.Getenv("APILET_STORE_PATH")
 	switch os.Getenv("APILET_STORE_CHILD") {
@@ -39,7 +39,8 @@ func TestStoreChild(t *testing.T) {
 	}
 }
 
-// childWrites writes until it is killed, and says on stdout what has been acknowledged: "ack REVISION KEY", compactions too.
+// childWrites writes until it is killed. It prints each acknowledged write or compaction to stdout
+// as "ack REVISION KEY".
 func childWrites(path string) {
 	st, err := Open(path, Options{})
 	if err != nil {
@@ -102,7 +103,7 @@ func TestStoreSurvivesKill(t *testing.T) {
 				t.Error(lines.Text())
 			}
 		}
-		last := 1 + rand.N(200) // acknowledgments, after which the child is killed, whatever it does at that moment
+		last := 1 + rand.N(200) // number of acknowledgments before the child is killed
 		for lines.Scan() {
 			f := strings.Fields(lines.Text())
 			if len(f) == 3 && f[0] == "ack" {
@@ -128,7 +129,8 @@ func TestStoreSurvivesKill(t *testing.T) {
 	}
 }
 
-// childProbes does with a perhaps damaged file what a server does, and ends with 0 or, having said why in a line, 1.
+// childProbes uses a file, which may be damaged, like a server would. It exits with 0 if everything
+// succeeds. Otherwise it prints the error and exits with 1.
 func childProbes(path string) {
 	st, err := Open(path, Options{})
 	if err != nil {
@@ -172,10 +174,10 @@ func childProbes(path string) {
 	os.Exit(0)
 }
 
-// probe runs the probing child and the check on a file; neither may die of it.
+// probe runs the probing child and the check on a file. Neither may panic.
 func probe(t *testing.T, what, path string) (out string, opened bool) {
 	t.Helper()
-	Check(path) // here, to see that nothing escapes it
+	Check(path) // in this process, to notice a panic
 	var stderr bytes.Buffer
 	cmd := storeChild("probe", path)
 	cmd.Stderr = &stderr
@@ -244,7 +246,7 @@ func TestStoreRefusesWhatItCannotOpen(t *testing.T) {
 func TestStoreSecondOpenerIsTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
 	openTestStore(t, path)
-	_, err := Open(path, Options{}) // which waits for a second
+	_, err := Open(path, Options{}) // waits for a second
 	if err == nil || !strings.Contains(err.Error(), "in use by another process") {
 		t.Errorf("got %v", err)
 	}
@@ -267,7 +269,8 @@ func TestStoreCutShortIsToldNotCrashed(t *testing.T) {
 	}
 }
 
-// Each flipped bit is found, or without consequence: an object that LIST shows is as it was written.
+// TestStoreFlippedBits checks that each flipped bit is either found or has no effect: LIST must
+// return the written objects.
 func TestStoreFlippedBits(t *testing.T) {
 	n := apitest.Rounds(40)
 	seed := rand.Uint64()
@@ -297,13 +300,14 @@ func TestStoreZeroedPages(t *testing.T) {
 	}
 }
 
-// Every byte of every record and key counts: a flip in any of them makes the check name something.
+// TestStoreCheckFindsEveryFlipInARecord checks that a flipped bit is detected in every byte of a
+// record and its key.
 func TestStoreCheckFindsEveryFlipInARecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
 	st := openTestStore(t, path)
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "payload")
 	st.Close()
-	Defrag(path, nil) // one copy of it is left
+	Defrag(path, nil) // leaves a single copy of it
 	whole, _ := os.ReadFile(path)
 	const head = recordHeader + len("//pods/x/a") + 7 // with the stamp
 	record := bytes.LastIndex(whole, []byte(storeDocAt("payload", 1))) - head
@@ -342,7 +346,8 @@ func TestStoreDamagedRecordIsNamedAndAlone(t *testing.T) {
 	}
 }
 
-// What a server says whose file is cut under its feet, instead of dying of SIGBUS.
+// TestStoreFileCutWhileInUse checks that a server whose file is truncated reports an error instead
+// of dying of SIGBUS.
 func TestStoreFileCutWhileInUse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.db")
 	var fatal []error
@@ -390,7 +395,8 @@ func TestStoreRunReportsItsRounds(t *testing.T) {
 	})
 }
 
-// Nothing is acknowledged that would go to a file without a name. What is in it can still be read, and so saved.
+// TestStoreFileRemovedWhileInUse checks that writes fail after the file was removed. The contents
+// of the file must still be readable.
 func TestStoreFileRemovedWhileInUse(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a file in use cannot be removed")
@@ -537,7 +543,7 @@ func TestStoreCompactionGoesOnAfterACrash(t *testing.T) {
 	}
 	rev = mustWrite(t, st, OpDelete, "//pods/x/a", rev, "").Rev
 	st.File.Db.NoSync = false
-	// As far as a crash in the middle gets: the mark and some slices, but not "swept".
+	// The state after a crash in the middle: the mark and some slices exist, but not "swept".
 	if err := st.raiseCompact(t.Context(), rev); err != nil {
 		t.Fatal(err)
 	}
@@ -605,7 +611,8 @@ func TestStoreRoundsCompactToTheIntervalBefore(t *testing.T) {
 	commits := st.Stats().Commits
 	up.round(t.Context(), start.Add(time.Hour), interval)
 	up.round(t.Context(), start.Add(2*time.Hour), interval)
-	if n := st.Stats().Commits - commits; n > 2 { // the compaction to 6: its mark, and its one slice
+	// the compaction to revision 6 needs a mark and a single slice
+	if n := st.Stats().Commits - commits; n > 2 {
 		t.Errorf("an idle store commits %d times", n)
 	}
 }
@@ -652,7 +659,8 @@ func TestStoreWarnsAtOpening(t *testing.T) {
 	}
 }
 
-// Lists at pinned revisions while others write and compact: each is the same until it is refused.
+// TestStoreCompactionBesideReaders lists at fixed revisions during writes and compactions. Each
+// list must be the same until it is rejected.
 func TestStoreCompactionBesideReaders(t *testing.T) {
 	st := tempStore(t)
 	up := mustUpkeep(t, st)
@@ -717,7 +725,8 @@ func listText(st *Store, rev int64) (string, error) {
 	return b.String(), err
 }
 
-// What a client knows of a history that began with a backup means nothing in another that begins with the same backup.
+// TestBackupRestoredTwice restores the same backup twice. Revisions from one of the two histories
+// must not be accepted by the other.
 func TestBackupRestoredTwice(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -753,7 +762,8 @@ func TestBackupRestoredTwice(t *testing.T) {
 	}
 }
 
-// BeginAt leaves no way back: revisions go on above one, and what was known before is compacted, also after the file was closed.
+// TestBeginAt checks that revisions continue above the given one and that earlier revisions are
+// compacted, also after a restart.
 func TestBeginAt(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "data.db")
@@ -797,7 +807,7 @@ func TestBeginAt(t *testing.T) {
 	}
 }
 
-// A watchedContext is one whose user asks whether it has ended.
+// A watchedContext calls asked whenever Err is called.
 type watchedContext struct {
 	context.Context
 	asked func() error
@@ -805,7 +815,8 @@ type watchedContext struct {
 
 func (c *watchedContext) Err() error { return c.asked() }
 
-// TestBackupHoldsTheHistory while it copies, and ends with its context.
+// TestBackupHoldsTheHistory checks that the history is not compacted during a backup, and that the
+// backup stops when the context is canceled.
 func TestBackupHoldsTheHistory(t *testing.T) {
 	st := tempStore(t)
 	up := mustUpkeep(t, st)
@@ -820,7 +831,8 @@ func TestBackupHoldsTheHistory(t *testing.T) {
 	}
 }
 
-// TestBackupOfTheCompactedRevision is possible, and of those around what can be read it is not.
+// TestBackupOfTheCompactedRevision checks that a backup of the compacted revision is possible, and
+// that backups of older or future revisions are not.
 func TestBackupOfTheCompactedRevision(t *testing.T) {
 	st := tempStore(t)
 	up := mustUpkeep(t, st)

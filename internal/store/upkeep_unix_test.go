@@ -20,7 +20,7 @@ func TestStoreGoesOnAfterAFullDisk(t *testing.T) {
 	t.Logf("%s", out)
 }
 
-// A limit on the size of files stands in for the end of the disk.
+// childFillsTheDisk simulates a full disk by a limit on the size of files.
 func childFillsTheDisk(t *testing.T, path string) {
 	signal.Ignore(syscall.SIGXFSZ)
 	st, err := Open(path, Options{})

@@ -26,15 +26,17 @@ import (
 
 const powerSector = 512
 
-// A cutFile is what a power cut may leave of a file: of each sector what was there at the last sync, or at any moment since.
+// A cutFile simulates the contents of a file after a power failure. Any sector may contain the data
+// of the last sync or any later data.
 type cutFile struct{ versions [][]byte }
 
 func (c *cutFile) saw(b []byte) { c.versions = append(c.versions, b) }
 
-// synced forgets what a sync that began at a moment has made sure to be replaced.
+// synced removes the versions that have been replaced by a sync. at is the number of versions when
+// the sync was started.
 func (c *cutFile) synced(at int) { c.versions = c.versions[at:] }
 
-// image puts a file together, in one of several ways.
+// image returns a possible content of the file after the power failure.
 func (c *cutFile) image(rnd *rand.Rand) []byte {
 	last := len(c.versions) - 1
 	newest := c.versions[last]
@@ -66,24 +68,25 @@ func (c *cutFile) image(rnd *rand.Rand) []byte {
 	return b
 }
 
-// A cutDisk is the disk below a store that has a log.
+// A cutDisk simulates the disk of a store with a log.
 type cutDisk struct {
-	t         *testing.T
-	rnd       *rand.Rand // of cuts; under mu
-	steps     *rand.Rand // of what is written
-	st        *Store
-	mu        sync.Mutex // guards what follows: a commit syncs beside bbolt, a checkpoint beside both
+	t     *testing.T
+	rnd   *rand.Rand // for power failures; guarded by mu
+	steps *rand.Rand // for writes
+	st    *Store
+	// guards the fields below. A commit may sync at the same time as bbolt and a checkpoint.
+	mu        sync.Mutex
 	data, log cutFile
-	rate      int // one moment in so many is looked at
+	rate      int // one of this many moments is checked
 	images    int
 	replayed  int
-	skipped   int               // syncs that left pages out
-	acked     map[string]string // what clients know to be there
-	asked     map[string]string // what may be there instead
-	revision  int64             // that was acknowledged
+	skipped   int               // syncs that omitted pages
+	acked     map[string]string // objects that clients know to exist
+	asked     map[string]string // possible other states of unacknowledged writes
+	revision  int64             // the acknowledged revision
 }
 
-// look notes what the files hold, and at times looks what a cut would leave.
+// look records the contents of the files, and sometimes checks a power failure at this moment.
 func (d *cutDisk) look() {
 	data, err := os.ReadFile(d.st.File.Path)
 	log, failed := os.ReadFile(d.st.File.Path + boltfile.LogSuffix)
@@ -121,7 +124,7 @@ func (d *cutDisk) sync(f *cutFile, under func() error) func() error {
 	}
 }
 
-// syncPages syncs but for some pages, of which the disk may keep anything.
+// syncPages syncs all pages except for some, whose content on the disk is then undefined.
 func (d *cutDisk) syncPages(under func(uint64, boltfile.PageRun) error) func(uint64, boltfile.PageRun) error {
 	return func(high uint64, but boltfile.PageRun) error {
 		return d.sync(&d.data, func() error {
@@ -141,7 +144,7 @@ func (d *cutDisk) syncPages(under func(uint64, boltfile.PageRun) error) func(uin
 	}
 }
 
-// cut opens what a power cut now could have left.
+// cut opens a possible state of the files after a power failure at this moment.
 func (d *cutDisk) cut() {
 	d.images++
 	path := filepath.Join(d.t.TempDir(), "a.db")
@@ -191,7 +194,7 @@ func (d *cutDisk) read(st *Store) map[string]string {
 	return shown
 }
 
-// attach comes between the log and the disk, once there is a log.
+// attach inserts the simulation between the log and the disk, after the log exists.
 func (d *cutDisk) attach() {
 	maintainTest(d.t, d.st, func(*boltfile.WriteTx) error {
 		w := d.st.File.Disk()
@@ -205,18 +208,18 @@ func (d *cutDisk) attach() {
 	})
 }
 
-// made is how many images there were.
+// made returns the number of images so far.
 func (d *cutDisk) made() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.images
 }
 
-// step is one write.
+// step performs one write.
 func (d *cutDisk) step(live map[string]int64, i int) {
 	key := fmt.Sprintf("//pods/x/n%d", i)
 	op, expect := OpCreate, int64(0)
-	for old, rev := range live { // any one
+	for old, rev := range live { // take any
 		switch d.steps.IntN(4) {
 		case 0:
 			op, key, expect = OpUpdate, old, rev
@@ -241,8 +244,8 @@ func (d *cutDisk) step(live map[string]int64, i int) {
 	}
 }
 
-// TestPowerCutOfFileAndLog: whatever part of the writes since the last sync of each of the two files the power leaves, down to sectors and in whatever order,
-// a start has what was acknowledged, and of what was not all of a write or nothing.
+// TestPowerCutOfFileAndLog simulates power failures. Any writes after the last sync may be lost or
+// reordered. A start must find all acknowledged writes. Other writes must be complete or absent.
 //
 //	APILET_POWER_IMAGES=10000 go test -run TestPowerCutOfFileAndLog -v ./internal/store
 func TestPowerCutOfFileAndLog(t *testing.T) {
@@ -268,7 +271,8 @@ func TestPowerCutOfFileAndLog(t *testing.T) {
 			}
 		}
 	}
-	maintainTest(t, d.st, func(*boltfile.WriteTx) error { return d.st.File.WaitCheckpoint() }) // nobody else looks any more
+	// no other goroutine calls look now
+	maintainTest(t, d.st, func(*boltfile.WriteTx) error { return d.st.File.WaitCheckpoint() })
 	d.mu.Lock()
 	d.rate = 0
 	d.mu.Unlock()
@@ -288,7 +292,8 @@ func openLogged(t testing.TB, path string) *Store {
 	return st
 }
 
-// TestReplayMakesTheSameFile: a log that is replayed makes the same buckets, whatever work it came from.
+// TestReplayMakesTheSameFile checks that replaying a log produces the same buckets, for all kinds
+// of writes.
 func TestReplayMakesTheSameFile(t *testing.T) {
 	t.Parallel()
 	st := openTestStore(t, filepath.Join(t.TempDir(), "a.db"))
@@ -325,7 +330,7 @@ func change(op ChangeOp, key string, expect int64, author Author) Change {
 	return Change{Op: op, Key: key, Expect: expect, JSON: json, RevAt: at, Author: author}
 }
 
-// dumped is all that the buckets hold.
+// dumped returns the contents of all buckets.
 func dumped(t *testing.T, st *Store) string {
 	t.Helper()
 	var b strings.Builder
@@ -345,7 +350,8 @@ func dumped(t *testing.T, st *Store) string {
 	return b.String()
 }
 
-// TestCleanCloseLeavesOneFile checks that a clean stop removes the log and sets the format of a closed file.
+// TestCleanCloseLeavesOneFile checks that a clean stop removes the log and sets the format of a
+// closed file.
 func TestCleanCloseLeavesOneFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")
@@ -367,7 +373,8 @@ func TestCleanCloseLeavesOneFile(t *testing.T) {
 	}
 }
 
-// TestLogsThatAreRefused: each of them by a sentence, and the files are left as they are.
+// TestLogsThatAreRefused checks that each of these logs is rejected with a clear message, and that
+// the files are unchanged.
 func TestLogsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	made := func(n int) string {
@@ -432,12 +439,13 @@ func TestLogsThatAreRefused(t *testing.T) {
 	}
 }
 
-// TestCheckpointKeepsItsOrder: the pages are synced, then each copy of the head by itself, and meanwhile the checkpoint before stays pinned.
+// TestCheckpointKeepsItsOrder checks that the pages are synced before the head is written, and that
+// the previous checkpoint is pinned in the meantime.
 func TestCheckpointKeepsItsOrder(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards the variables below
 	var steps []string
 	pinned := 1000
 	step := func(name string) {
@@ -475,7 +483,7 @@ func TestCheckpointKeepsItsOrder(t *testing.T) {
 	}
 }
 
-// TestRefusedChangesWriteNothing to the disk.
+// TestRefusedChangesWriteNothing checks that rejected changes do not write to the disk.
 func TestRefusedChangesWriteNothing(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -494,7 +502,8 @@ func TestRefusedChangesWriteNothing(t *testing.T) {
 	}
 }
 
-// TestDamagedRecordBeforeTheLast is told from a torn one, which nobody was answered about, by the single record behind it.
+// TestDamagedRecordBeforeTheLast checks that a damaged record is not mistaken for a torn record,
+// which was never acknowledged. A torn record is always the last one.
 func TestDamagedRecordBeforeTheLast(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -511,7 +520,8 @@ func TestDamagedRecordBeforeTheLast(t *testing.T) {
 	}
 }
 
-// TestLogThatWasCutIsRefused, although the records that are left are sound.
+// TestLogThatWasCutIsRefused truncates a log. It must be rejected although the remaining records
+// are valid.
 func TestLogThatWasCutIsRefused(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -530,7 +540,7 @@ func TestLogThatWasCutIsRefused(t *testing.T) {
 	}
 }
 
-// usedHalf is where the log's first record lies, by its head.
+// usedHalf returns the offset of the log's first record, which its head contains.
 func usedHalf(t *testing.T, path string) int64 {
 	t.Helper()
 	b, err := os.ReadFile(path + boltfile.LogSuffix)
@@ -557,7 +567,8 @@ func overwrite(t *testing.T, path string, at int64, b []byte) {
 	}
 }
 
-// TestOneLostHeadIsMadeGood: of the two copies one is enough, and the next start has both.
+// TestOneLostHeadIsMadeGood checks that a start needs only one copy of the head and restores the
+// other copy.
 func TestOneLostHeadIsMadeGood(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -578,12 +589,14 @@ func TestOneLostHeadIsMadeGood(t *testing.T) {
 	}
 }
 
-// TestRefusedCommitLeavesNoRecord: a commit that bbolt refuses after its record is in the log is not replayed, and what comes after it is.
+// TestRefusedCommitLeavesNoRecord checks that a record is not replayed if its commit has failed,
+// but that later records are replayed.
 func TestRefusedCommitLeavesNoRecord(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
 	mustWrite(t, st, OpCreate, "//pods/x/a", 0, "a")
-	w, refused, unsynced := st.File.Disk(), 0, false // unsynced: the record is taken back, and the disk may forget that
+	// unsynced means that the record is removed, but the removal may be lost in a power failure
+	w, refused, unsynced := st.File.Disk(), 0, false
 	write, sync := w.Write, w.Sync
 	maintainTest(t, st, func(*boltfile.WriteTx) error {
 		w.Sync = func() error { unsynced = false; return sync() }
@@ -591,10 +604,12 @@ func TestRefusedCommitLeavesNoRecord(t *testing.T) {
 			if unsynced {
 				t.Error("something is written before the record is surely taken back")
 			}
-			unsynced = refused == 1 && len(b) == 32                            // the head of a record, of zeros
-			if refused == 0 && len(b) > 32 && binary.BigEndian.Uint32(b) > 0 { // a record, no zeros
+			// header of a record that is filled with zeros
+			unsynced = refused == 1 && len(b) == 32
+			// a record, not zeros
+			if refused == 0 && len(b) > 32 && binary.BigEndian.Uint32(b) > 0 {
 				refused++
-				write(b, at) // all of it is there, and the disk says that it is full
+				write(b, at) // the whole record is written, but the disk reports that it is full
 				return 0, syscall.ENOSPC
 			}
 			return write(b, at)
@@ -623,7 +638,8 @@ func TestRefusedCommitLeavesNoRecord(t *testing.T) {
 	}
 }
 
-// TestLogWithoutRoomIsGoneAround: a log that cannot become longer keeps nobody from writing what the data file has pages for.
+// TestLogWithoutRoomIsGoneAround checks that writes succeed while the data file has free pages,
+// even if the log cannot grow.
 func TestLogWithoutRoomIsGoneAround(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -632,7 +648,7 @@ func TestLogWithoutRoomIsGoneAround(t *testing.T) {
 	maintainTest(t, st, func(*boltfile.WriteTx) error {
 		write := st.File.Disk().Write
 		st.File.Disk().Write = func(b []byte, at int64) (int, error) {
-			if bytes.Count(b, []byte{0}) == len(b) { // what makes it longer
+			if bytes.Count(b, []byte{0}) == len(b) { // a write that extends the log
 				without++
 				return 0, syscall.ENOSPC
 			}
@@ -652,7 +668,8 @@ func TestLogWithoutRoomIsGoneAround(t *testing.T) {
 	}
 }
 
-// TestFewPagesServeManyCommits: what a commit gives back the next ones take, while a checkpoint is pinned; else the kernel would write other pages each time.
+// TestFewPagesServeManyCommits checks that pages can be reused by later commits while a checkpoint
+// is pinned. Otherwise the kernel would write different pages each time.
 func TestFewPagesServeManyCommits(t *testing.T) {
 	t.Parallel()
 	st := openTestStore(t, filepath.Join(t.TempDir(), "a.db"))
@@ -662,18 +679,20 @@ func TestFewPagesServeManyCommits(t *testing.T) {
 		rec = mustWrite(t, st, OpUpdate, rec.Key, rec.Rev, "a")
 		maintainTest(t, st, func(*boltfile.WriteTx) error {
 			turns = st.File.Checkpoints()
-			return errors.Join(st.File.WaitCheckpoint(), errRefused) // however slow the machine is
+			return errors.Join(st.File.WaitCheckpoint(), errRefused) // for slow machines
 		})
 		if i > 100 {
 			most = max(most, st.File.Db.Stats().PendingPageN)
 		}
 	}
-	if most > 100 || turns < 2 { // without pages ahead five more wait after each commit
+	// otherwise five additional pages would be waiting after each commit
+	if most > 100 || turns < 2 {
 		t.Errorf("%d pages waited for a checkpoint; %d checkpoints", most, turns)
 	}
 }
 
-// TestStartAfterAKillWalksThroughNoPages: each checkpoint lists the free pages, so that a start finds them without all others.
+// TestStartAfterAKillWalksThroughNoPages checks that each checkpoint lists the free pages, so that
+// a start does not have to read all pages.
 func TestStartAfterAKillWalksThroughNoPages(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -712,8 +731,8 @@ func TestStartAfterAKillWalksThroughNoPages(t *testing.T) {
 	}
 }
 
-// TestDamageBeforeAReplay: whichever page of a file is lost that kill -9 has left, a start is refused, and leaves file and log as they are, or shows what is
-// sound, and nothing that is not so.
+// TestDamageBeforeAReplay checks that damaged pages are detected when the log is replayed. A start
+// must fail without changing the file and the log, or return only valid objects.
 func TestDamageBeforeAReplay(t *testing.T) {
 	t.Parallel()
 	st := openLogged(t, filepath.Join(t.TempDir(), "a.db"))
@@ -722,7 +741,8 @@ func TestDamageBeforeAReplay(t *testing.T) {
 		if i%3 == 0 {
 			mustWrite(t, st, OpDelete, rec.Key, rec.Rev, "")
 		}
-		maintainTest(t, st, func(*boltfile.WriteTx) error { return errors.Join(st.File.WaitCheckpoint(), errRefused) }) // so that the next checkpoint is not late, and lists what is free
+		// so that the next checkpoint is not delayed, and lists the free pages
+		maintainTest(t, st, func(*boltfile.WriteTx) error { return errors.Join(st.File.WaitCheckpoint(), errRefused) })
 	}
 	if verdict, err := boltfile.VetToWrite(copyOpen(t, st), func(*boltfile.Pages) error { return nil }); err != nil || !verdict.Clean || verdict.Log.Count() < 10 {
 		t.Fatalf("%+v, %v: all pages would be walked through, or nothing replayed", verdict, err)
@@ -766,7 +786,8 @@ func TestDamageBeforeAReplay(t *testing.T) {
 	}
 }
 
-// TestFailedSyncOfTheLogIsFatal: it is tried once, and the write is not acknowledged.
+// TestFailedSyncOfTheLogIsFatal checks that a failed sync is not retried and that the write is not
+// acknowledged.
 func TestFailedSyncOfTheLogIsFatal(t *testing.T) {
 	t.Parallel()
 	fatal := 0
@@ -790,7 +811,8 @@ func TestFailedSyncOfTheLogIsFatal(t *testing.T) {
 	}
 }
 
-// BenchmarkStartAfterKill is how long Open takes for a file and a log that were left by kill -9, in the memory of the kernel.
+// BenchmarkStartAfterKill measures the time to open a file and a log after the store was killed.
+// Both are in the page cache.
 //
 //	go test -run xxx -bench StartAfterKill -benchtime 5x ./internal/store
 func BenchmarkStartAfterKill(b *testing.B) {
@@ -830,7 +852,8 @@ func BenchmarkStartAfterKill(b *testing.B) {
 	}
 }
 
-// syncCopies waits until copies are on the disk, which the start would wait for else.
+// syncCopies waits until the copies are on the disk, because otherwise the start would have to
+// wait.
 func syncCopies(paths ...string) error {
 	for _, path := range paths {
 		file, err := os.OpenFile(path, os.O_RDWR, 0)

@@ -9,13 +9,14 @@ import (
 	"testing"
 )
 
-// TestLongChains: an object that changed, went and came again thousands of times is at every revision what it was, whatever was read before,
-// also while what is older is compacted, and what is remembered of it has a bound.
+// TestLongChains tests an object that has been changed, deleted and recreated thousands of times.
+// The correct version must be returned for every revision, even if the history is compacted at the
+// same time. The memory for its waypoints must be limited.
 func TestLongChains(t *testing.T) {
 	t.Parallel()
 	st, rnd := tempStore(t), rand.New(rand.NewPCG(7, 7))
 	up := mustUpkeep(t, st)
-	was := []string{""} // by revision; "" is gone
+	was := []string{""} // by revision; "" means deleted
 	for rev := int64(0); rev < 6000; rev++ {
 		payload := fmt.Sprint("p", rev)
 		op := OpUpdate
@@ -75,7 +76,8 @@ func TestLongChains(t *testing.T) {
 	}
 }
 
-// TestReadsOfThePastAreCut: objects with long chains come in chunks that one transaction can read, and all of them come.
+// TestReadsOfThePastAreCut checks that the size of a chunk is limited if the objects have long
+// chains, and that all objects are returned.
 func TestReadsOfThePastAreCut(t *testing.T) {
 	t.Parallel()
 	const keys, versions = 5, chainStepsMax/4 + 1000
@@ -126,7 +128,7 @@ func TestReadsOfThePastAreCut(t *testing.T) {
 	}
 }
 
-// TestWaypointsAreBounded: of keys without end as much is remembered as there is room for.
+// TestWaypointsAreBounded checks that the memory is limited for any number of keys.
 func TestWaypointsAreBounded(t *testing.T) {
 	t.Parallel()
 	var w waypoints
@@ -137,7 +139,7 @@ func TestWaypointsAreBounded(t *testing.T) {
 	for i := range 2 * wayKeysMax {
 		w.add(fmt.Append(nil, "//pods/x/", i), passed[:10+i%100])
 		if i%500 == 0 {
-			w.add(fmt.Append(nil, "//pods/y/", i), passed) // a longer one than is kept
+			w.add(fmt.Append(nil, "//pods/y/", i), passed) // longer than the limit
 		}
 		if w.n > waypointsMax || len(w.of) > wayKeysMax {
 			t.Fatalf("%d places of %d keys", w.n, len(w.of))
@@ -152,7 +154,8 @@ func TestWaypointsAreBounded(t *testing.T) {
 	}
 }
 
-// TestEventsOfLeavesOut: what a filter does not want is not read from the file, and what it wants comes as ever.
+// TestEventsOfLeavesOut checks that events are not read from the file if they are excluded by the
+// filter.
 func TestEventsOfLeavesOut(t *testing.T) {
 	t.Parallel()
 	st := tempStore(t)

@@ -15,8 +15,9 @@ import (
 	"unsafe"
 )
 
-// BenchmarkWriter is what the writer alone costs: batches of changes given to commitBatch, and the processor time of the thread that runs it
-// (µs/commit), which a busy machine disturbs less than the clock. "nosync" writes the same without waiting for the disk.
+// BenchmarkWriter measures the writer by calling commitBatch. It reports the CPU time of the thread
+// (µs/commit), because it depends less on the load of the machine than the elapsed time. "nosync"
+// does not wait for the disk.
 func BenchmarkWriter(b *testing.B) {
 	for _, sync := range []bool{true, false} {
 		for _, op := range []ChangeOp{OpCreate, OpUpdate} {
@@ -28,11 +29,12 @@ func BenchmarkWriter(b *testing.B) {
 	}
 }
 
-// benchWriter stands in for the writer of a store in which nobody else writes. Before it begins there are 20,000 objects.
+// benchWriter replaces the writer of a store that is not used by other clients. The store starts
+// with 20,000 objects.
 func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 	const before = 20_000
 	st := openTestStore(b, filepath.Join(b.TempDir(), "a.db"))
-	mustWrite(b, st, OpCreate, "//namespaces//first", 0, "") // the log is there from now on
+	mustWrite(b, st, OpCreate, "//namespaces//first", 0, "") // creates the log
 	doSync := st.File.Disk().Sync
 	st.File.Disk().Sync = func() error { return nil }
 	random := rand.New(rand.NewPCG(1, 2))
@@ -93,7 +95,7 @@ func benchWriter(b *testing.B, op ChangeOp, size int, sync bool) {
 	b.ReportMetric(float64(used.Nanoseconds())/1000/float64(b.N), "cpu-µs/commit")
 }
 
-// threadTime is the processor time of the calling thread.
+// threadTime returns the processor time of the calling thread.
 func threadTime() time.Duration {
 	const ofThread = 3 // CLOCK_THREAD_CPUTIME_ID
 	var at syscall.Timespec
@@ -101,8 +103,9 @@ func threadTime() time.Duration {
 	return time.Duration(at.Nano())
 }
 
-// BenchmarkBytesToDisk is what the kernel is given to write to the disk for each acknowledged write of 1 KiB (KB/write): the log, and every page of the data
-// file each time that it was clean before. "random" are names that come in no order, as those of Pods; those of the others follow one another.
+// BenchmarkBytesToDisk measures the bytes that the kernel writes to the disk for each acknowledged
+// write of 1 KiB (KB/write): the log, and each page of the data file that becomes dirty. The names
+// of "random" are not ordered, like the names of Pods. Other names are ascending.
 func BenchmarkBytesToDisk(b *testing.B) {
 	for _, before := range []int{100, 20_000} {
 		for _, names := range []string{"following", "random"} {
@@ -173,8 +176,9 @@ func benchBytes(b *testing.B, op ChangeOp, before, clients int, random bool) {
 	b.ReportMetric(float64(deviceBytes(b, st.File.Path)-device)/1000/float64(b.N), "device-KB/write")
 }
 
-// BenchmarkBytesAtRest is what the kernel is given to write to the disk for each lone update of a lease (B/write), if it writes
-// changed pages of files after so many of them: 3 when one lease is renewed each ten seconds, 4,410 when a thousand nodes are at rest.
+// BenchmarkBytesAtRest measures the bytes that the kernel writes to the disk for each lone update of
+// a lease (B/write). The kernel writes changed pages about every thirty seconds, which is every three
+// updates if one lease is renewed each ten seconds, and every 4,410 if a thousand nodes are idle.
 func BenchmarkBytesAtRest(b *testing.B) {
 	for _, c := range []struct{ leases, every int }{{1, 3}, {1000, 4410}} {
 		b.Run(fmt.Sprintf("leases=%d/writeback=%d", c.leases, c.every), func(b *testing.B) { benchRest(b, c.leases, c.every) })
@@ -220,7 +224,7 @@ func benchRest(b *testing.B, leases, every int) {
 	b.ReportMetric(float64(deviceBytes(b, st.File.Path)-device)/float64(b.N), "device-B/write")
 }
 
-// deviceBytes is what the device below a file has written, for whomever.
+// deviceBytes returns the number of bytes that all processes have written to the device of a file.
 func deviceBytes(b *testing.B, path string) (n int64) {
 	syscall.Sync()
 	var info syscall.Stat_t
@@ -236,7 +240,7 @@ func deviceBytes(b *testing.B, path string) (n int64) {
 	return n * 512
 }
 
-// diskBytes is how much this process has given to the disk.
+// diskBytes returns the number of bytes that this process has written to the disk.
 func diskBytes(b *testing.B) (n int64) {
 	text, err := os.ReadFile("/proc/self/io")
 	if err != nil {

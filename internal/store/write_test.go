@@ -15,7 +15,8 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// TestWaitsInVainGetShort: the next commit waits as long as the last one took, but hardly ever while nobody comes for it.
+// TestWaitsInVainGetShort checks that the time a commit waits is reduced if no writes arrive while
+// it is waiting.
 func TestWaitsInVainGetShort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(*testing.T) {
@@ -36,24 +37,25 @@ func TestWaitsInVainGetShort(t *testing.T) {
 			}
 		}
 		want(took)
-		p.observe(2, 1) // half of them are worth it
+		p.observe(2, 1) // half of the waits are worth it
 		want(took)
 		p.observe(3, 1)
-		want(took / 3) // as at first
+		want(took / 3) // as at the start
 		p.observe(3, 0)
 		want(took)
 
 		p.took = time.Minute
 		want(maxCommitDelay)
-		time.Sleep(maxCommitDelay) // in which nobody came
+		time.Sleep(maxCommitDelay) // no write arrived in this time
 		if expected, patience := p.next(); expected != 0 || patience != 0 {
 			t.Errorf("waits for %d changes for %v after all that", expected, patience)
 		}
 	})
 }
 
-// TestCommitWaitsForThoseWhoComeBack: who was answered by the last commit is waited for; the commit starts when the last one has come, or when
-// the time is over.
+// TestCommitWaitsForThoseWhoComeBack checks that a commit waits for the clients of the previous
+// commit. It starts when all of these clients have sent another write, or when the time limit is
+// reached.
 func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +64,8 @@ func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer st.Close()
-		const held, late = time.Millisecond, 300 * time.Microsecond // a bubble's clock stands still while the disk is written
+		// the clock of a synctest bubble does not advance during disk writes
+		const held, late = time.Millisecond, 300 * time.Microsecond
 		create := func(name, parent string) error {
 			json, at := storeDoc(name)
 			_, err := st.Commit(t.Context(), Change{Op: OpCreate, Key: "//pods/x/" + name, Parent: parent, JSON: json, RevAt: at})
@@ -71,7 +74,9 @@ func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 		for turn, comes := range []bool{true, false} {
 			name := func(s string) string { return fmt.Sprint(s, turn) }
 			var wg sync.WaitGroup
-			wg.Go(func() { // one that takes long, so that the next is worth a wait, and two that come meanwhile
+			// a long write, to make the next commit wait, and two writes that arrive in the
+			// meantime
+			wg.Go(func() {
 				if err := st.maintain(t.Context(), func(*boltfile.WriteTx) error { time.Sleep(held); return nil }); err != nil {
 					t.Error(err)
 				}
@@ -89,11 +94,12 @@ func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 			}
 			time.Sleep(held/2 + late)
 			gone := new(pendingWrite)
-			gone.state.Store(writeAbandoned) // nobody who is waited for
+			gone.state.Store(writeAbandoned) // the commit does not wait for this one
 			st.queue <- gone
 			want := held / 2
 			if comes {
-				if err := create(name("c"), "//pods/x/"+name("a")); err != nil { // in the same commit
+				// in the same commit
+				if err := create(name("c"), "//pods/x/"+name("a")); err != nil {
 					t.Error(err)
 				}
 				want += late
@@ -109,8 +115,8 @@ func TestCommitWaitsForThoseWhoComeBack(t *testing.T) {
 	})
 }
 
-// PingWriter changes nothing, answers also when nothing can be written, and does not return while
-// the writer is stuck.
+// TestWriterAnswers tests PingWriter. It must not change the file, must return even if writes fail,
+// and must not return while the writer is blocked.
 func TestWriterAnswers(t *testing.T) {
 	t.Parallel()
 	st := openTestStore(t, filepath.Join(t.TempDir(), "x.db"))

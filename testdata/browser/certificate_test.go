@@ -1,7 +1,9 @@
 package browser
 
-// This file has a page of another site attack a server with the client certificate of its visitor. The browser does not hold the certificate itself:
-// a tunnel shows it for each connection of the browser, and passes the bytes on unchanged. The server sees the same either way.
+// This file simulates an attack on the server by a page of another site. The browser of the visitor
+// has a client certificate. The browser does not have the certificate. Instead, a tunnel uses it
+// for each connection of the browser and passes the bytes on unchanged. This makes no difference to
+// the server.
 
 import (
 	"crypto/tls"
@@ -18,7 +20,7 @@ import (
 	"time"
 )
 
-// certificateIn reads the client certificate of a kubeconfig that a server has written.
+// certificateIn reads the client certificate from a server's kubeconfig.
 func certificateIn(t *testing.T, path string) tls.Certificate {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -43,7 +45,8 @@ func certificateIn(t *testing.T, path string) tls.Certificate {
 	return pair
 }
 
-// tunnel listens with a certificate of its own and passes all bytes on to a server, to which it shows the client certificate.
+// tunnel accepts connections with its own certificate and forwards all bytes to the server, where
+// it uses the client certificate.
 func tunnel(t *testing.T, to string, client *tls.Config) (url string) {
 	t.Helper()
 	own := httptest.NewTLSServer(nil)
@@ -78,7 +81,8 @@ func tunnel(t *testing.T, to string, client *tls.Config) (url string) {
 	return "https://" + listener.Addr().String()
 }
 
-// attacks are a promise: each of them has been sent when it is kept. SERVER is replaced by the address of the server.
+// attacks is a promise. It is fulfilled after all attacks have been sent. SERVER is replaced by the
+// server's address.
 const attacks = `(async () => {
 	const write = name => JSON.stringify({apiVersion: 'v1', kind: 'ConfigMap', metadata: {name}});
 	const path = 'SERVER/api/v1/namespaces/default/configmaps';
@@ -106,7 +110,7 @@ const attacks = `(async () => {
 	return results.map(r => r.status === 'fulfilled' ? r.value.type : 'refused').join(' ');
 })()`
 
-// handshakes opens a WebSocket from the page, from a worker, and from a frame without an origin.
+// handshakes opens WebSocket connections from the page, a worker, and a frame without an origin.
 const handshakes = `(() => {
 	const open = 'new WebSocket("SERVER/api/v1/namespaces/default/configmaps?watch=1".replace("https", "wss"))';
 	eval(open);
@@ -117,8 +121,9 @@ const handshakes = `(() => {
 	document.body.append(frame);
 })()`
 
-// TestPagesOfOthersDoNothingWithACertificate: a page of another origin neither writes nor reads with the certificate of its visitor. The page of the
-// server itself can, or the test would show nothing.
+// TestPagesOfOthersDoNothingWithACertificate checks that a page with a different origin cannot read
+// or write with the certificate of the user. The page of the server itself must succeed to show
+// that the test is valid.
 func TestPagesOfOthersDoNothingWithACertificate(t *testing.T) {
 	b := startBrowser(t)
 	s := startServer(t, "--cert-dir", filepath.Join(t.TempDir(), "certs"))
@@ -166,7 +171,8 @@ func TestPagesOfOthersDoNothingWithACertificate(t *testing.T) {
 	} else {
 		t.Logf("%d requests were refused; the page says %v", n, results)
 	}
-	// Chromium sends no Sec-Fetch-Site with these, only an Origin, which programs send too.
+	// Chromium sends no Sec-Fetch-Site with these requests, only an Origin, which programs also
+	// send.
 	before = refused()
 	p.eval(strings.ReplaceAll(handshakes, "SERVER", url))
 	for end := time.Now().Add(patience); refused() < before+3 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -189,7 +195,8 @@ func TestPagesOfOthersDoNothingWithACertificate(t *testing.T) {
 	if got := strings.Join(names, " "); got != "kube-root-ca.crt seed" {
 		t.Errorf("the ConfigMaps are %s", got)
 	}
-	// A page of another site cannot show the server's pages either, but for /debug/ui/ when its user follows a link.
+	// A page of another site cannot display the pages of the server, except for /debug/ui/ when the
+	// user follows a link.
 	p.call("Page.navigate", map[string]any{"url": url + maps}, nil)
 	p.wait("an address that the user typed", `document.body.innerText.includes('seed')`)
 	p.call("Page.navigate", map[string]any{"url": elsewhere.URL}, nil)

@@ -1,7 +1,9 @@
 package browser
 
-// This file drives chromium: the DevTools protocol is JSON messages, which --remote-debugging-pipe sends over the descriptors 3 and 4, each
-// with a zero byte behind it. A page is a session of its own in a context of its own, so that no two share storage.
+// This file controls Chromium: the DevTools protocol consists of JSON messages, which
+// --remote-debugging-pipe transfers over the descriptors 3 and 4. Each message ends with a zero
+// byte. Each page has its own session and browser context to prevent it from sharing storage with
+// other pages.
 
 import (
 	"bufio"
@@ -17,14 +19,14 @@ import (
 	"time"
 )
 
-const patience = 90 * time.Second // for what takes a second on an idle machine
+const patience = 90 * time.Second // for operations that take a second on an idle machine
 
-// A browser is one chromium process.
+// A browser is one Chromium process.
 type browser struct {
 	to   io.Writer
-	gone chan struct{} // closed when it says nothing more
+	gone chan struct{} // closed after its last message
 
-	mu      sync.Mutex // guards what follows, and writing
+	mu      sync.Mutex // guards the fields below, and writing
 	next    int
 	answers map[int]chan message
 	pages   map[string]*page // by session
@@ -41,7 +43,7 @@ type message struct {
 	} `json:"error,omitempty"`
 }
 
-// startBrowser skips the test where there is no chromium.
+// startBrowser skips the test if Chromium is not installed.
 func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	binary := os.Getenv("CHROMIUM")
@@ -68,7 +70,7 @@ func startBrowser(t *testing.T) *browser {
 	if err := proc.Start(); err != nil {
 		t.Fatal(err)
 	}
-	_, _ = fromUs.Close(), toUs.Close() // the browser has them
+	_, _ = fromUs.Close(), toUs.Close() // the browser has its own copies
 	b := &browser{to: toThem, gone: make(chan struct{}), answers: map[int]chan message{}, pages: map[string]*page{}}
 	go b.listen(fromThem)
 	t.Cleanup(func() {
@@ -79,7 +81,8 @@ func startBrowser(t *testing.T) *browser {
 	return b
 }
 
-// profile is a folder for the browser, whose helpers may write to it for a moment after it has ended: so it goes at the second try, or later.
+// profile creates a directory for the browser. The browser's helpers may write to it after the
+// browser has ended, so that deleting it may need several attempts.
 func profile(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "apilet-browser-")
@@ -94,7 +97,8 @@ func profile(t *testing.T) string {
 	return dir
 }
 
-// placeForSockets is the folder for temporary files, or one whose name is short enough to be the beginning of a socket's, which has 107 bytes.
+// placeForSockets returns a directory for temporary files whose path is short enough for sockets,
+// which are limited to 107 bytes.
 func placeForSockets() string {
 	if dir := os.TempDir(); len(dir) < 60 {
 		return dir
@@ -119,14 +123,14 @@ func (b *browser) listen(from io.Reader) {
 		b.mu.Unlock()
 		switch {
 		case answer != nil:
-			answer <- m // has room for one
+			answer <- m // the channel has room for one message
 		case p != nil:
 			p.told(m)
 		}
 	}
 }
 
-// call asks for something and waits for the answer.
+// call sends a command and waits for the result.
 func (b *browser) call(session, method string, params, result any) error {
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -168,12 +172,13 @@ type page struct {
 	b       *browser
 	session string
 
-	mu       sync.Mutex // guards what follows
-	problems []string   // errors of scripts, of the console, of the security policy
-	asked    []string   // URLs of all requests
+	mu sync.Mutex // guards the fields below
+	// errors that are reported by scripts, the console, or the security policy
+	problems []string
+	asked    []string // URLs of all requests
 }
 
-// open shows a URL in a window of a size, in a context without history.
+// open opens a URL in a window of the given size, in a new browser context.
 func (b *browser) open(t *testing.T, url string, width, height int, dark bool) *page {
 	t.Helper()
 	var context struct {
@@ -218,7 +223,7 @@ func (p *page) call(method string, params, result any) {
 	p.must(p.b.call(p.session, method, params, result))
 }
 
-// told keeps what a page should not have to say.
+// told records errors of the page.
 func (p *page) told(m message) {
 	var event struct {
 		Entry            struct{ Level, Text, URL string }
@@ -230,7 +235,7 @@ func (p *page) told(m message) {
 		}
 		Request struct{ URL string }
 	}
-	_ = json.Unmarshal(m.Params, &event) // what is not there stays empty
+	_ = json.Unmarshal(m.Params, &event) // missing fields are empty
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch m.Method {
@@ -249,7 +254,7 @@ func (p *page) told(m message) {
 	}
 }
 
-// eval runs an expression, which may be a promise, and returns its value.
+// eval evaluates a JavaScript expression and returns its value. The expression may be a promise.
 func (p *page) eval(expression string) any {
 	p.t.Helper()
 	var got struct {
@@ -275,7 +280,8 @@ func (p *page) wait(what, expression string) {
 	}
 }
 
-// hears waits until what the browser tells of the page, which it does later than it answers, makes something true. so may read what p.mu guards.
+// hears waits until so returns true. It is used for messages that may arrive after the response of
+// a command. so is called with p.mu locked.
 func (p *page) hears(what string, so func() bool) {
 	p.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
@@ -291,14 +297,14 @@ func (p *page) hears(what string, so func() bool) {
 	}
 }
 
-// text is what a reader sees.
+// text returns the visible text.
 func (p *page) text() any {
 	var got struct{ Result struct{ Value any } }
 	_ = p.b.call(p.session, "Runtime.evaluate", map[string]any{"expression": "document.body.innerText.slice(0, 3000)", "returnByValue": true}, &got)
 	return got.Result.Value
 }
 
-// press sends a key as a keyboard does.
+// press sends a key like a keyboard.
 func (p *page) press(key string) {
 	p.t.Helper()
 	params := map[string]any{"type": "keyDown", "key": key}
@@ -315,7 +321,7 @@ func (p *page) press(key string) {
 	p.call("Input.dispatchKeyEvent", map[string]any{"type": "keyUp", "key": key}, nil)
 }
 
-// picture is what the window shows, as webp.
+// picture returns a screenshot of the window as webp.
 func (p *page) picture() []byte {
 	p.t.Helper()
 	var got struct{ Data string }
@@ -325,7 +331,7 @@ func (p *page) picture() []byte {
 	return image
 }
 
-// clean fails the test if the page had problems, or asked anybody else.
+// clean fails the test if the page had errors or sent requests to other hosts.
 func (p *page) clean(origin string) {
 	p.t.Helper()
 	p.mu.Lock()

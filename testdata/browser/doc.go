@@ -1,9 +1,10 @@
-// Package browser opens the page /debug/ui/ in a real browser, as tests: Debian's chromium without a window, driven over the DevTools
-// protocol. To run it, in this folder:
+// Package browser tests the page /debug/ui/ in a real browser: Debian's Chromium without a window,
+// controlled by the DevTools protocol. To run it, in this folder:
 //
-//	go test ./...                       # builds apilet from ../.., and leaves all out where there is no chromium
+//	go test ./...                       # builds apilet from ../.., and skips the tests without chromium
 //	APILET=/usr/local/bin/apilet CHROMIUM=/usr/bin/chromium go test ./...
-//	go test -run TestPictures -update . # takes the pictures of docs/pictures anew
+//	go test -run TestPictures -update . # replaces the pictures in docs/pictures
 //
-// Nothing leaves the machine: the browser resolves no name but this machine's, and speaks to the test through a pipe.
+// The tests do not need network access. The browser can only resolve the names of this machine, and
+// a pipe connects it with the test.
 package browser

@@ -18,13 +18,13 @@ const (
 	live      = `document.querySelector('#panel-timeline [role=status]')?.textContent.startsWith('live')`
 )
 
-// ui is the page's address, with a panel.
+// ui returns the URL of the page with a panel.
 func (s *server) ui(panel string) string { return s.URL() + "/debug/ui/#/" + panel }
 
-// opened goes before an expression: all changes of the timeline show what they are.
+// opened is a prefix for expressions. It expands all changes of the timeline.
 const opened = `document.querySelectorAll('.change-row').forEach(row => { row.open = true; }); `
 
-// shown is an expression: a panel has a text in it.
+// shown returns an expression that is true if the panel contains the text.
 func shown(panel, text string) string {
 	return fmt.Sprintf(`(document.querySelector('#panel-%s')?.innerText.includes(%q) === true)`, panel, text)
 }
@@ -62,7 +62,7 @@ func testQuiet(t *testing.T, b *browser) {
 	}
 	p.hears("the requests of the page are seen", func() bool { return len(p.asked) >= 8 })
 	p.clean(s.URL())
-	// And the policy holds: what a mistake would do is an error. (These complain, so they come last.)
+	// The policy rejects unsafe operations. (These cause console errors, so they come last.)
 	if got := p.eval(`(() => { try { document.body.innerHTML = '<b>x</b>'; return 'done'; } catch { return 'refused'; } })()`); got != "refused" {
 		t.Errorf("innerHTML: %v", got)
 	}
@@ -184,7 +184,7 @@ func testDark(t *testing.T, b *browser) {
 	}
 }
 
-// testSeats compares the colors of seats with the card that they are drawn on, as WCAG does.
+// testSeats checks the contrast between the colors of seats and their card according to WCAG.
 func testSeats(t *testing.T, b *browser) {
 	s := startServer(t)
 	for _, dark := range []bool{false, true} {
@@ -239,7 +239,7 @@ func testTree(t *testing.T, b *browser) {
 	p.clean(s.URL())
 }
 
-// testLong has more objects, dependents and changes than are shown at once.
+// testLong creates a large number of objects, dependents and changes.
 func testLong(t *testing.T, b *browser) {
 	s := startServer(t)
 	owner := s.create("kubectl", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"owner"}}`)
@@ -291,7 +291,7 @@ func testToken(t *testing.T, b *browser) {
 	}
 }
 
-// shop writes a Deployment with what belongs to it, as controllers do.
+// shop creates a Deployment and the objects that are normally created by controllers.
 func (s *server) shop() {
 	s.t.Helper()
 	template := `"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"web","image":"nginx:1.27"}]}}`

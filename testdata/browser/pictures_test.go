@@ -1,6 +1,7 @@
 package browser
 
-// This file takes the pictures of the documents: a server on which two controllers fight, and one that has more to do than it has seats.
+// This file takes the screenshots that are used in the documents. They show a fight between two
+// controllers and a server that is overloaded.
 
 import (
 	"context"
@@ -58,7 +59,8 @@ func TestPictures(t *testing.T) {
 	pictureOfFlows(t, b)
 }
 
-// pictureOfFlows needs users: on the plain port everybody is an administrator, whom no level holds up.
+// pictureOfFlows needs users, because on the plain port all clients are administrators, who are
+// exempt from flow control.
 func pictureOfFlows(t *testing.T, b *browser) {
 	tokens := filepath.Join(t.TempDir(), "tokens.csv")
 	users := []string{"alice", "bob", "nightly-report", "search-index"}
@@ -103,14 +105,14 @@ func pictureOfFlows(t *testing.T, b *browser) {
 	p.wait("the question", `document.getElementById('token-dialog')?.open`)
 	p.eval(`document.getElementById('token').value = 'root-token'; document.querySelector('#token-dialog button.primary').click()`)
 	p.wait("whose turn it is", `document.querySelectorAll('.card .next').length > 0 && document.querySelectorAll('.card .queue').length > 3`)
-	p.eval(`new Promise(done => setTimeout(done, 12000))`) // until seats were lent
+	p.eval(`new Promise(done => setTimeout(done, 12000))`) // until seats are lent
 	p.wait("whose turn it is", `document.querySelectorAll('.card .next').length > 0`)
 	p.save("page-flow")
 	stop()
 	all.Wait()
 }
 
-// fight lets two programs set the same field, as an autoscaler and a pipeline do.
+// fight makes two programs set the same field repeatedly, like an autoscaler and a pipeline.
 func (s *server) fight() {
 	for i := range 40 {
 		agent, replicas := "hpa-controller/2.1", 5
@@ -121,7 +123,7 @@ func (s *server) fight() {
 	}
 }
 
-// load writes from several programs at once until stop is called.
+// load writes from several programs concurrently until stop is called.
 func (s *server) load(writers int) (stop func()) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	var all sync.WaitGroup
@@ -142,7 +144,7 @@ func (s *server) load(writers int) (stop func()) {
 	return func() { cancel(); all.Wait() }
 }
 
-// save keeps a picture for the documents.
+// save stores a screenshot in the documents.
 func (p *page) save(name string) {
 	p.t.Helper()
 	p.eval(`new Promise(done => setTimeout(done, 300))`)

@@ -1,6 +1,6 @@
 package browser
 
-// This file starts servers for the pages, and writes to them as anybody would.
+// This file starts servers for the pages and sends writes to them.
 
 import (
 	"encoding/json"
@@ -24,7 +24,7 @@ func startServer(t *testing.T, flags ...string) *server {
 	return &server{apilettest.Start(t, apilettest.Flags(flags...)), t}
 }
 
-// write sends a document as a program of a name, and wants a success.
+// write sends a document with a user agent. It must succeed.
 func (s *server) write(agent, method, path, body string) []byte {
 	s.t.Helper()
 	r, err := http.NewRequest(method, s.URL()+path, strings.NewReader(body))
@@ -48,7 +48,7 @@ func (s *server) write(agent, method, path, body string) []byte {
 	return text
 }
 
-// configMap creates one in the namespace default, and returns its resourceVersion.
+// configMap creates a ConfigMap in the namespace default and returns its resourceVersion.
 func (s *server) configMap(name, key, value string) string {
 	s.t.Helper()
 	_, rev := s.made("kubectl-create", "/api/v1/namespaces/default/configmaps", fmt.Sprintf(`{"metadata":{"name":%q},"data":{%q:%q}}`, name, key, value))
@@ -62,7 +62,7 @@ func (s *server) create(agent, path, body string) string {
 	return uid
 }
 
-// made posts a document and returns what the new object has been given.
+// made posts a document and returns the new object's UID and resourceVersion.
 func (s *server) made(agent, path, body string) (uid, rev string) {
 	s.t.Helper()
 	answer := s.write(agent, "POST", path, body)

@@ -1,6 +1,6 @@
 package clients
 
-// Server-side apply with client-go's apply configurations: who owns a field, who may take it, and what giving it up does.
+// This file tests server-side apply with the apply configurations of client-go.
 
 import (
 	"slices"
@@ -88,7 +88,8 @@ func TestApplyMergesListsByTheirKeys(t *testing.T) {
 	if d.Status.Replicas != 1 || len(d.Status.Conditions) != 1 || len(d.Spec.Template.Spec.Containers) != 2 {
 		t.Errorf("after the status: %+v", d.Status)
 	}
-	// kubectl scale or an autoscaler, who do not apply, take a field by writing it.
+	// Clients that do not apply, like kubectl scale or an autoscaler, become the owner of a field
+	// by writing it.
 	d.Spec.Replicas = new(int32(4))
 	_, err = c.Update(ctx, d, metav1.UpdateOptions{FieldManager: "scaler"})
 	check(t, "update", err)

@@ -1,7 +1,8 @@
 package clients
 
-// Hub and spoke, as kubebuilder lays them out: a type in two versions, of which v1 is the hub and v1beta1 converts to it and from it. The
-// manager serves /convert, envtest tells the definition where that is, and the API server asks on every way between the versions.
+// This file tests the conversion of a type with two versions as it is used by kubebuilder. v1 is
+// the hub, and v1beta1 is the spoke. The manager serves /convert, envtest adds its address to the
+// definition, and the API server calls it for each conversion.
 
 import (
 	"context"
@@ -31,30 +32,30 @@ type Rocket struct {
 	Spec              RocketSpec `json:"spec"`
 }
 
-// RocketSpec counts engines.
+// RocketSpec contains the number of engines.
 type RocketSpec struct {
 	Engines int    `json:"engines"`
 	Fuel    string `json:"fuel,omitempty"`
 }
 
-// Hub marks the version that the others convert to.
+// Hub marks the version to which the others convert.
 func (*Rocket) Hub() {}
 
-// DeepCopyObject copies.
+// DeepCopyObject returns a copy.
 func (r *Rocket) DeepCopyObject() runtime.Object {
 	out := *r
 	r.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	return &out
 }
 
-// A RocketList is a list of them.
+// A RocketList is a list of Rockets.
 type RocketList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []Rocket `json:"items"`
 }
 
-// DeepCopyObject copies.
+// DeepCopyObject returns a copy.
 func (l *RocketList) DeepCopyObject() runtime.Object {
 	out := *l
 	out.Items = nil
@@ -64,14 +65,14 @@ func (l *RocketList) DeepCopyObject() runtime.Object {
 	return &out
 }
 
-// An OldRocket is the spoke: it says thrust, and knows no fuel.
+// An OldRocket is the spoke. It has the thrust and no fuel.
 type OldRocket struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 	Thrust            string `json:"thrust"`
 }
 
-// ConvertTo makes a hub of a spoke.
+// ConvertTo converts the spoke to the hub.
 func (r *OldRocket) ConvertTo(hub conversion.Hub) error {
 	out := hub.(*Rocket)
 	out.ObjectMeta = r.ObjectMeta
@@ -81,7 +82,7 @@ func (r *OldRocket) ConvertTo(hub conversion.Hub) error {
 	return err
 }
 
-// ConvertFrom makes a spoke of a hub.
+// ConvertFrom converts the hub to the spoke.
 func (r *OldRocket) ConvertFrom(hub conversion.Hub) error {
 	in := hub.(*Rocket)
 	r.ObjectMeta, r.Thrust = in.ObjectMeta, fmt.Sprintf("%dx", in.Spec.Engines)
@@ -94,21 +95,21 @@ func (r *OldRocket) ConvertFrom(hub conversion.Hub) error {
 	return nil
 }
 
-// DeepCopyObject copies.
+// DeepCopyObject returns a copy.
 func (r *OldRocket) DeepCopyObject() runtime.Object {
 	out := *r
 	r.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
 	return &out
 }
 
-// An OldRocketList is a list of them.
+// An OldRocketList is a list of OldRockets.
 type OldRocketList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 	Items           []OldRocket `json:"items"`
 }
 
-// DeepCopyObject copies.
+// DeepCopyObject returns a copy.
 func (l *OldRocketList) DeepCopyObject() runtime.Object {
 	out := *l
 	out.Items = nil
@@ -118,7 +119,7 @@ func (l *OldRocketList) DeepCopyObject() runtime.Object {
 	return &out
 }
 
-// rocketDefinition stores v1. Who converts envtest fills in.
+// rocketDefinition returns a definition that stores v1. envtest adds the conversion webhook.
 func rocketDefinition() *apiextensionsv1.CustomResourceDefinition {
 	version := func(name string, storage bool, member string, p apiextensionsv1.JSONSchemaProps) apiextensionsv1.CustomResourceDefinitionVersion {
 		return apiextensionsv1.CustomResourceDefinitionVersion{Name: name, Served: true, Storage: storage,
@@ -155,7 +156,8 @@ func TestManagerConvertsHubAndSpoke(t *testing.T) {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"},
 		WebhookServer: webhook.NewServer(webhook.Options{Host: options.LocalServingHost, Port: options.LocalServingPort, CertDir: options.LocalServingCertDir})})
 	check(t, "new manager", err)
-	check(t, "webhook", ctrl.NewWebhookManagedBy(mgr, &Rocket{}).Complete()) // serves /convert, since there is a hub
+	// serves /convert, because the type has a hub
+	check(t, "webhook", ctrl.NewWebhookManagedBy(mgr, &Rocket{}).Complete())
 	seen := make(chan string, 100)
 	check(t, "controller", ctrl.NewControllerManagedBy(mgr).For(&OldRocket{}).
 		WithOptions(controller.Options{SkipNameValidation: new(true)}).Complete(
@@ -194,7 +196,7 @@ func TestManagerConvertsHubAndSpoke(t *testing.T) {
 		t.Errorf("the hub is %+v with %v", rocket.Spec, rocket.Annotations)
 	}
 	got := receive(t, "the controller sees the change", seen)
-	for got == "saturn 5x" { // what wakes a controller may wake it twice
+	for got == "saturn 5x" { // a controller may be triggered twice
 		got = receive(t, "the controller sees the change", seen)
 	}
 	if got != "saturn 6x" {

@@ -1,6 +1,7 @@
 package clients
 
-// Clients that know no Go types: discovery old and new, the RESTMapper on it, the dynamic, the metadata and the polymorphic scale client.
+// This file tests clients without Go types: both kinds of discovery, the RESTMapper, and the
+// dynamic, metadata and scale clients.
 
 import (
 	"fmt"
@@ -54,7 +55,7 @@ func TestDiscoveryIsTheSameInBothForms(t *testing.T) {
 	}
 }
 
-// mapsNames asks the RESTMapper as kubectl does: by short names, and by kinds.
+// mapsNames uses the RESTMapper like kubectl, with short names and kinds.
 func mapsNames(t *testing.T, dc discovery.DiscoveryInterface) {
 	t.Helper()
 	m := mapper(dc)

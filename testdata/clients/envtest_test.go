@@ -1,7 +1,8 @@
 package clients
 
-// envtest, unchanged, with links to apilet where it looks for kube-apiserver and etcd: it starts both, installs definitions and
-// webhooks, provisions users by client certificates, and stops both.
+// This file tests envtest without changes. The programs kube-apiserver and etcd are links to
+// apilet. It starts the programs, installs definitions and webhooks, adds users with client
+// certificates, and stops the programs.
 
 import (
 	"os"
@@ -25,7 +26,7 @@ import (
 	"apilet/apilettest"
 )
 
-// assets is a folder as envtest wants it: programs called kube-apiserver and etcd.
+// assets returns a directory for envtest with programs called kube-apiserver and etcd.
 func assets(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -35,15 +36,16 @@ func assets(t testing.TB) string {
 	return dir
 }
 
-// begin starts an environment. All that it waits for gets more time than a busy machine needs. The ports that it finds free may be somebody's when
-// the programs come to them: then another one is begun.
+// begin starts an environment with long time limits for busy machines. It tries again if one of the
+// free ports is already used by another process.
 func begin(t testing.TB, with func() *envtest.Environment) (env *envtest.Environment, config *rest.Config, complaints *strings.Builder) {
 	t.Helper()
 	for try := 1; ; try++ {
 		env, complaints = with(), &strings.Builder{}
 		env.ControlPlaneStartTimeout, env.ControlPlaneStopTimeout = patience, patience
 		env.CRDInstallOptions.MaxTime, env.WebhookInstallOptions.MaxTime = patience, patience
-		env.ControlPlane.GetAPIServer().Err = complaints // to be read when it has ended
+		// may only be read after the server has ended
+		env.ControlPlane.GetAPIServer().Err = complaints
 		config, err := env.Start()
 		if err == nil {
 			return env, config, complaints
@@ -81,7 +83,8 @@ func TestEnvtestStartsAndStops(t *testing.T) {
 	stopped = true
 	check(t, "stop", env.Stop())
 	t.Logf("started in %v with %d definitions, stopped in %v", took.Round(time.Millisecond), len(env.CRDs), time.Since(stopping).Round(time.Millisecond))
-	if text := complaints.String(); strings.Contains(text, "deadline exceeded") { // a watch that is open holds nothing up until the server gives up on it
+	// an open watch must not delay the server's end
+	if text := complaints.String(); strings.Contains(text, "deadline exceeded") {
 		t.Errorf("the server does not end in peace:\n%s", text)
 	}
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
@@ -100,7 +103,7 @@ func useDefinition(t *testing.T, config *rest.Config) {
 	}
 }
 
-// useUsers provisions one who may do nothing until a role is bound, and an administrator.
+// useUsers adds an administrator and a user without any permissions.
 func useUsers(t *testing.T, env *envtest.Environment) {
 	ctx := t.Context()
 	jane, err := env.AddUser(envtest.User{Name: "jane", Groups: []string{"readers"}}, nil)
@@ -131,7 +134,7 @@ func useUsers(t *testing.T, env *envtest.Environment) {
 	}
 }
 
-// useKubectl takes the kubeconfig that envtest writes for a user.
+// useKubectl uses the kubeconfig that envtest writes for a user.
 func useKubectl(t *testing.T, env *envtest.Environment) {
 	program, err := exec.LookPath("kubectl")
 	if err != nil {
@@ -146,7 +149,7 @@ func useKubectl(t *testing.T, env *envtest.Environment) {
 	}
 }
 
-// TestEnvtestUsesAnExistingServer is the other way: apilet's own kubeconfig.
+// TestEnvtestUsesAnExistingServer gives envtest the kubeconfig of a running apilet.
 func TestEnvtestUsesAnExistingServer(t *testing.T) {
 	t.Parallel()
 	s := startEphemeral(t)

@@ -1,6 +1,7 @@
 package clients
 
-// What happens by itself after a delete: dependents follow their owner or stay, and namespaces empty and end.
+// This file tests background work after a delete: dependents are deleted or orphaned, and
+// namespaces are emptied and deleted.
 
 import (
 	"context"
@@ -13,7 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// owned creates an owner, a dependent of it, and a dependent of that: a ConfigMap, a Secret and a Pod, all of one name.
+// owned creates a ConfigMap, a Secret that is owned by it, and a Pod that is owned by the Secret.
+// All of them have the same name.
 func owned(t *testing.T, cs kubernetes.Interface, name string) {
 	t.Helper()
 	ctx := t.Context()
@@ -29,7 +31,7 @@ func owned(t *testing.T, cs kubernetes.Interface, name string) {
 	check(t, "create dependent of the dependent", err)
 }
 
-// left says which of the three are there.
+// left returns whether each of the three objects still exists.
 func left(ctx context.Context, cs kubernetes.Interface, name string) (there [3]bool) {
 	_, owner := cs.CoreV1().ConfigMaps(ns).Get(ctx, name, metav1.GetOptions{})
 	_, child := cs.CoreV1().Secrets(ns).Get(ctx, name, metav1.GetOptions{})
@@ -73,7 +75,7 @@ func TestDependentsFollowTheirOwner(t *testing.T) {
 	})
 }
 
-// foreground holds the owner back by a dependent that blocks and has a finalizer.
+// foreground tests that a blocking dependent with a finalizer delays the deletion of the owner.
 func foreground(t *testing.T, cs kubernetes.Interface) {
 	ctx := t.Context()
 	owned(t, cs, "foreground")

@@ -1,7 +1,7 @@
 package clients
 
-// Informers, which is what every controller stands on: their first list, the events after it, and what becomes of them when the server
-// goes away, comes back on its file, and has forgotten the revision at which they want to go on.
+// This file tests informers. They must receive the first list and all later events, even if the
+// server is restarted or has already compacted the revision.
 
 import (
 	"context"
@@ -32,7 +32,7 @@ import (
 
 const streamingGate = "KUBE_FEATURE_WatchListClient"
 
-// firstList is the kind of request by which informers of this process fill themselves.
+// firstList returns the kind of request that informers of this process start with.
 func firstList() string {
 	if features.FeatureGates().Enabled(features.WatchListClient) {
 		return "streaming list"
@@ -55,7 +55,7 @@ func TestInformersDoWithoutStreamingLists(t *testing.T) {
 
 // ---- Fixtures ----
 
-// seen is what an informer hands on, as "add NAME", "update NAME", "delete NAME".
+// seen receives an informer's events, as "add NAME", "update NAME", "delete NAME".
 type seen struct {
 	events chan string
 }
@@ -72,7 +72,7 @@ func nameOf(obj any) string {
 	return obj.(metav1.Object).GetName()
 }
 
-// expect waits for events in this order; others may come between.
+// expect waits for events in this order. Other events may come between them.
 func (s seen) expect(t *testing.T, events ...string) {
 	t.Helper()
 	limit := time.After(patience)
@@ -147,7 +147,7 @@ func goesOn(t *testing.T, contentType string, informer func(*rest.Config) cache.
 	})
 }
 
-// A listener is an informer of ConfigMaps that has synced and seen changes.
+// A listener is an informer of ConfigMaps that has synced and received changes.
 type listener struct {
 	cache.SharedIndexInformer
 	tap  *tap
@@ -180,7 +180,8 @@ func afterRestart(t *testing.T, s *server, l listener) {
 	}
 }
 
-// afterCompaction lets the history pass while the informer reaches nobody. What happened in between must show as a difference.
+// afterCompaction disconnects the informer until the history is compacted. The informer must notice
+// the changes in between.
 func afterCompaction(t *testing.T, s *server, l listener) {
 	cs := s.typed()
 	l.tap.cut.Store(true)
@@ -204,7 +205,7 @@ func afterCompaction(t *testing.T, s *server, l listener) {
 	change(t, cs, l.told, "after a compaction")
 }
 
-// change makes an object come, change and go, and waits until the informer tells.
+// change creates, updates and deletes an object and waits for the events of the informer.
 func change(t *testing.T, cs kubernetes.Interface, told seen, value string) {
 	t.Helper()
 	createMaps(t, cs, "new", 1)
@@ -213,7 +214,7 @@ func change(t *testing.T, cs kubernetes.Interface, told seen, value string) {
 	told.expect(t, "add new-0000", "update new-0000", "delete new-0000")
 }
 
-// ---- A reflector in front of an expired watch ----
+// ---- A reflector with an expired watch ----
 
 func TestReflectorRelistsWhenItsWatchExpired(t *testing.T) {
 	t.Parallel()
@@ -225,7 +226,7 @@ func TestReflectorRelistsWhenItsWatchExpired(t *testing.T) {
 	setData(t, cs, "cm-0001", "later")
 	s.expire(ctx, list.ResourceVersion)
 
-	// The first list is one of long ago, as from a cache that lags.
+	// The first list is old, as from a lagging cache.
 	lists := 0
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
@@ -246,7 +247,7 @@ func TestReflectorRelistsWhenItsWatchExpired(t *testing.T) {
 	})
 }
 
-// listOnly is a ListWatch that knows no streaming lists.
+// listOnly is a ListWatch without streaming lists.
 type listOnly struct{ *cache.ListWatch }
 
 func (listOnly) IsWatchListSemanticsUnSupported() bool { return true }
@@ -261,7 +262,7 @@ func TestWatchOfAnExpiredRevisionEndsInGone(t *testing.T) {
 	setData(t, cs, "cm-0000", "later")
 	lw := cache.NewListWatchFromClient(cs.CoreV1().RESTClient(), "configmaps", ns, fields.Everything())
 
-	// While the history lasts, a RetryWatcher hands on what happened since.
+	// A RetryWatcher returns all events since the revision if it is not compacted.
 	fresh, err := toolswatch.NewRetryWatcherWithContext(ctx, old.ResourceVersion, lw)
 	check(t, "watch", err)
 	if ev := receive(t, "what happened since", fresh.ResultChan()); ev.Type != watch.Modified {

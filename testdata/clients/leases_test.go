@@ -1,6 +1,7 @@
 package clients
 
-// What programs that are run twice do: they elect a leader by a Lease, and tell what they did in Events.
+// This file tests programs that run in several instances: they elect a leader by a Lease and record
+// Events.
 
 import (
 	"context"
@@ -19,7 +20,8 @@ import (
 	"k8s.io/client-go/tools/record"
 )
 
-// candidate runs for leader until cancelled, and tells on leading when it leads. A lease outlasts the test: nobody leads but by another's resigning.
+// candidate runs a leader election until it is canceled. It sends id to leading when it has become
+// the leader. A lease outlasts the test, so that the leader only changes if it resigns.
 func candidate(t *testing.T, cs kubernetes.Interface, id string, leading chan<- string) (resign func()) {
 	t.Helper()
 	lock := &resourcelock.LeaseLock{LeaseMeta: named("leader"), Client: cs.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: id}}
@@ -47,7 +49,7 @@ func TestLeaderElectionPassesTheLeaseOn(t *testing.T) {
 	select {
 	case second := <-leading:
 		t.Fatalf("%s and %s lead", first, second)
-	case <-time.After(time.Second): // five tries of the other
+	case <-time.After(time.Second): // five attempts of the other
 	}
 	start := time.Now()
 	resign[first]()

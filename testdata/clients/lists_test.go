@@ -1,6 +1,7 @@
 package clients
 
-// Long lists in chunks: by the pager, whose revision is compacted under its feet, and by hand, across a restart.
+// This file tests lists in chunks, both with the pager and without it. The revision of the list is
+// compacted in the meantime.
 
 import (
 	"context"
@@ -39,7 +40,8 @@ func listByPager(t *testing.T, s *server) {
 		return list, err
 	})
 	p.PageSize = many / 10
-	p.PageBufferSize = 0 // the pager asks for a page when the one before is worked off
+	// the pager requests the next page after the current page has been processed
+	p.PageBufferSize = 0
 	list, _, err := p.List(ctx, metav1.ListOptions{})
 	check(t, "pager", err)
 	if n := meta.LenList(list); n != many || pages != 7 {
@@ -49,12 +51,12 @@ func listByPager(t *testing.T, s *server) {
 	check(t, "each item", err)
 }
 
-// A chunk is one page, and the token for the next.
+// chunk returns a page with the token for the next.
 func chunk(ctx context.Context, cs kubernetes.Interface, token string) (*corev1.ConfigMapList, error) {
 	return cs.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{Limit: 600, Continue: token})
 }
 
-// names adds the names of a page to what was listed; none may be there already.
+// names adds the names of a page to the listed ones, and checks for duplicates.
 func names(t *testing.T, listed sets.Set[string], list *corev1.ConfigMapList) {
 	t.Helper()
 	for _, m := range list.Items {
@@ -88,7 +90,8 @@ func listAcrossRestart(t *testing.T, s *server) {
 	}
 }
 
-// listWithFreshToken takes the token that a 410 hands out: on from the same name, at the newest revision.
+// listWithFreshToken uses the token in a 410 response: it continues after the same name at the
+// newest revision.
 func listWithFreshToken(t *testing.T, s *server) {
 	ctx, cs, listed := t.Context(), s.typed(), sets.New[string]()
 	list, err := chunk(ctx, cs, "")

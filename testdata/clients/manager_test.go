@@ -1,8 +1,8 @@
 package clients
 
-// A controller-runtime manager with one controller, written as its book says: Deployments are the owners, and each gets a ConfigMap, a
-// finalizer, and a status. Nothing in it knows that no cluster is behind the server. It runs by itself, before the parallel tests,
-// because it measures.
+// This file tests a controller-runtime manager with one controller that follows the kubebuilder
+// book. It creates a ConfigMap for each Deployment and sets a finalizer and the status. It does not
+// depend on the kind of server. It runs before the parallel tests, because it measures times.
 
 import (
 	"context"
@@ -29,10 +29,11 @@ const (
 	finalizer  = "example.com/tester"
 	ownerIndex = ".metadata.controller"
 	owners     = 20
-	statusGoal = 50 // each Deployment's status.replicas is counted up to this, a patch at a time
+	// the value to which status.replicas of each Deployment is increased, one patch at a time
+	statusGoal = 50
 )
 
-// A reconciler gives every Deployment its ConfigMap, and counts its status up.
+// A reconciler creates a ConfigMap for each Deployment and increases its status.
 type reconciler struct {
 	client.Client
 	reconciles, patches, finalized atomic.Int64
@@ -71,7 +72,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, r.Status().Patch(ctx, &owner, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
-// startManager runs a manager with the controller until the test ends. It returns when the manager leads and its cache has synced.
+// startManager runs a manager with the controller until the test ends. It returns when the manager
+// is the leader and the cache is synced.
 func startManager(t *testing.T, s *server) (ctrl.Manager, *reconciler) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -105,7 +107,7 @@ func startManager(t *testing.T, s *server) (ctrl.Manager, *reconciler) {
 	return mgr, r
 }
 
-// TestManagerStarts measures what the author of a controller waits for at each run of a test.
+// TestManagerStarts measures the time needed to start a server and a manager.
 func TestManagerStarts(t *testing.T) {
 	var took []time.Duration
 	for range 5 {
@@ -151,7 +153,7 @@ func TestManagerReconciles(t *testing.T) {
 	t.Run("delete all of", func(t *testing.T) { deleteAllOf(t, mgr, r) })
 }
 
-// ownedComeBack deletes and alters what the controller owns: both wake it.
+// ownedComeBack deletes and changes owned objects. Both must trigger the controller.
 func ownedComeBack(t *testing.T, c client.Client) {
 	ctx, key := t.Context(), client.ObjectKey{Namespace: ns, Name: "web-00"}
 	var m corev1.ConfigMap
@@ -177,7 +179,7 @@ func fieldIndex(t *testing.T, c client.Client) {
 	}
 }
 
-// deleteAllOf lets the owners go: through their finalizer, and their ConfigMaps after them.
+// deleteAllOf deletes all Deployments and waits until the ConfigMaps have been deleted.
 func deleteAllOf(t *testing.T, mgr ctrl.Manager, r *reconciler) {
 	ctx := t.Context()
 	check(t, "delete all of", mgr.GetClient().DeleteAllOf(ctx, &appsv1.Deployment{}, client.InNamespace(ns),

@@ -1,6 +1,7 @@
 package clients
 
-// OpenAPI v3 as tools read it: GitOps controllers and kcp build the types of server-side apply from the served schemas.
+// This file tests OpenAPI v3 with tools: GitOps controllers and kcp build the types for server-side
+// apply from the served schemas.
 
 import (
 	"encoding/json"
@@ -28,7 +29,8 @@ func servedTypes(t *testing.T, c kubernetes.Interface, gv schema.GroupVersion) m
 	return types
 }
 
-// A port that omits its protocol is the port with protocol TCP, for a type converter that is built from the served schemas too.
+// TestServedSchemasHaveDefaultsOfListKeys checks that a port without a protocol is the same as with
+// protocol TCP, also for a type converter that is built from the served schemas.
 func TestServedSchemasHaveDefaultsOfListKeys(t *testing.T) {
 	t.Parallel()
 	c := startEphemeral(t).typed()
@@ -41,7 +43,7 @@ func TestServedSchemasHaveDefaultsOfListKeys(t *testing.T) {
 	for _, of := range []struct {
 		gv              schema.GroupVersion
 		stored, applied string
-		list            []string // the path to the list of ports; "0" is the first element
+		list            []string // the path to the list of ports, where "0" is the first element
 	}{
 		{core, `{"apiVersion":"v1","kind":"Pod","spec":{"containers":[` + ports + `]}}`, `{"apiVersion":"v1","kind":"Pod","spec":{"containers":[` + patch + `]}}`,
 			[]string{"spec", "containers", "0", "ports"}},

@@ -1,6 +1,6 @@
 package clients
 
-// Protobuf and nothing else: a client that cannot read JSON, and the manager's client, which prefers protobuf for the types it knows.
+// This file tests clients that use protobuf, including a client that does not support JSON.
 
 import (
 	"net/http"
@@ -23,13 +23,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A formTap notes in which forms answers come.
+// A formTap counts responses by media type.
 type formTap struct {
 	mu    sync.Mutex // guards forms
 	forms map[string]int
 }
 
-// watching makes a client's answers pass by.
+// watching attaches the tap to a client's configuration.
 func (p *formTap) watching(config *rest.Config) *rest.Config {
 	p.forms = map[string]int{}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -46,7 +46,7 @@ func (p *formTap) watching(config *rest.Config) *rest.Config {
 	return config
 }
 
-// others are the forms that came beside protobuf.
+// others returns the media types other than protobuf.
 func (p *formTap) others() (others []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +58,8 @@ func (p *formTap) others() (others []string) {
 	return others
 }
 
-// Whatever discovery names and client-go knows is listed, watched and looked for, and read by the types' own protobuf methods.
+// TestEveryKnownTypeIsReadInProtobuf checks that all resources known to client-go can be read and
+// watched in protobuf.
 func TestEveryKnownTypeIsReadInProtobuf(t *testing.T) {
 	t.Parallel()
 	s := startEphemeral(t)
@@ -70,7 +71,7 @@ func TestEveryKnownTypeIsReadInProtobuf(t *testing.T) {
 	groups, err := cs.Discovery().ServerPreferredResources()
 	check(t, "discovery", err)
 	tap.mu.Lock()
-	tap.forms = map[string]int{} // that was JSON, as client-go asks for it
+	tap.forms = map[string]int{} // discovery uses JSON, as client-go requests
 	tap.mu.Unlock()
 	listed := 0
 	for _, group := range groups {
@@ -91,7 +92,7 @@ func TestEveryKnownTypeIsReadInProtobuf(t *testing.T) {
 	}
 }
 
-// readAsProtobuf lists one resource, asks for an object that is not there, and watches.
+// readAsProtobuf lists and watches a resource and tries to get an object that does not exist.
 func readAsProtobuf(t *testing.T, cs *kubernetes.Clientset, gv schema.GroupVersion, r metav1.APIResource) {
 	t.Helper()
 	root := "/apis/" + gv.String()
@@ -133,7 +134,8 @@ func readAsProtobuf(t *testing.T, cs *kubernetes.Clientset, gv schema.GroupVersi
 	}
 }
 
-// A metadata client reads built-in types and custom resources, in protobuf both.
+// TestMetadataClientReadsProtobuf reads built-in types and custom resources with a metadata client,
+// both in protobuf.
 func TestMetadataClientReadsProtobuf(t *testing.T) {
 	t.Parallel()
 	s := startEphemeral(t)
@@ -150,7 +152,8 @@ func TestMetadataClientReadsProtobuf(t *testing.T) {
 	}
 }
 
-// controller-runtime asks for protobuf where it knows the types to have it, and for JSON elsewhere.
+// TestControllerRuntimeReadsProtobuf checks that controller-runtime uses protobuf for types that
+// support it and JSON for other types.
 func TestControllerRuntimeReadsProtobuf(t *testing.T) {
 	t.Parallel()
 	s := startEphemeral(t)

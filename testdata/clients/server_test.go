@@ -1,7 +1,8 @@
 package clients
 
-// This file starts servers for the other files, and clients of them. A server is a process on a port of its own; what a test breaks is
-// its own server. A client's config can be counted and cut off, to see how a program asks, and what it does when nobody answers.
+// This file starts servers and creates clients for the other tests. A server is a process that
+// listens on a port. It must not be shared if a test stops it. A client's requests can be counted
+// and blocked, to observe its requests and its behavior without a server.
 
 import (
 	"context"
@@ -32,7 +33,8 @@ import (
 const (
 	ns       = "default"
 	protobuf = runtime.ContentTypeProtobuf
-	patience = 2 * time.Minute // for what needs no waiting at all on an idle machine
+	// for operations that an idle machine completes immediately
+	patience = 2 * time.Minute
 )
 
 func TestMain(m *testing.M) {
@@ -40,34 +42,35 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
-	klog.SetLogger(klog.Logger{}) // the clients' own complaints about servers that the tests stop
+	// discard the messages about servers that have been stopped by a test
+	klog.SetLogger(klog.Logger{})
 	ctrllog.SetLogger(klog.Logger{})
 	return m.Run()
 }
 
 // ---- Servers ----
 
-// A server is an apilet that keeps its port.
+// A server is an apilet process that always uses the same port.
 type server struct {
 	*apilettest.Server
 	t      testing.TB
 	onFile bool
 }
 
-// startEphemeral starts a server that keeps nothing.
+// startEphemeral starts a server without persistence.
 func startEphemeral(t testing.TB, flags ...string) *server {
 	t.Helper()
 	return &server{Server: start(t, apilettest.Flags(flags...)), t: t}
 }
 
-// startOnFile starts a server whose objects are on disk. It can be restarted.
+// startOnFile starts a server with a file. It can be restarted.
 func startOnFile(t testing.TB) *server {
 	t.Helper()
 	return &server{Server: start(t, apilettest.Data(filepath.Join(t.TempDir(), "apilet.db"))), t: t, onFile: true}
 }
 
-// shortHistory expires within seconds. What has to happen before it does is done by a server without: expire starts one with it for as long as
-// it takes.
+// shortHistory makes the history expire within seconds. Servers are started without this flag and
+// are only restarted with it by expire.
 const shortHistory = "--compaction-interval=1s"
 
 // start starts a server. An internal error in its log fails the test.
@@ -85,7 +88,8 @@ func start(t testing.TB, options ...apilettest.Option) *apilettest.Server {
 
 // ---- Clients ----
 
-// config is for clients without a limit of their own, so that the server's speed shows. Bodies go in contentType.
+// config returns a client configuration without rate limits, so that the server determines the
+// speed. Request bodies use contentType.
 func (s *server) config(contentType string) *rest.Config {
 	s.t.Helper()
 	config, err := clientcmd.RESTConfigFromKubeConfig(s.Kubeconfig())
@@ -95,26 +99,26 @@ func (s *server) config(contentType string) *rest.Config {
 	config.QPS = -1
 	config.ContentType = contentType
 	if contentType == protobuf {
-		config.AcceptContentTypes = protobuf // alone: nothing may need JSON
+		config.AcceptContentTypes = protobuf // only protobuf; JSON must not be necessary
 	}
 	return config
 }
 
-// typed is the clientset as most controllers have it: protobuf wherever the server takes it.
+// typed returns a clientset that uses protobuf if possible, like most controllers.
 func (s *server) typed() kubernetes.Interface {
 	s.t.Helper()
 	return must(kubernetes.NewForConfig(s.config(protobuf)))
 }
 
-// A tap sees the requests of a client, and can keep them from the server.
+// A tap counts and can block the requests of a client.
 type tap struct {
-	cut atomic.Bool // while set, nobody listens at the server's port, as far as this client can tell
+	cut atomic.Bool // while set, connections are refused
 
 	mu   sync.Mutex     // guards seen
 	seen map[string]int // requests by kind
 }
 
-// attach puts a tap into a config.
+// attach adds a tap to a configuration.
 func attach(config *rest.Config) *tap {
 	p := &tap{seen: map[string]int{}}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -131,7 +135,7 @@ func attach(config *rest.Config) *tap {
 	return p
 }
 
-// count says how many requests of a kind there were: "streaming list", "watch", "list" or "other".
+// count returns the number of requests of a kind: "streaming list", "watch", "list" or "other".
 func (p *tap) count(kind string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,7 +159,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// ---- Small help ----
+// ---- Helpers ----
 
 func must[T any](v T, err error) T {
 	if err != nil {
@@ -164,7 +168,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// check fails the test with what was attempted.
+// check fails the test with a description of the attempt if err is not nil.
 func check(t testing.TB, what string, err error) {
 	t.Helper()
 	if err != nil {
@@ -183,8 +187,9 @@ func eventually(t testing.TB, condition string, holds func() bool) {
 	})
 }
 
-// expire waits until the server has forgotten revision rv. It writes, because an idle server forgets nothing. One that has its objects on disk
-// is restarted to forget, and once more to remember again.
+// expire waits until the server has compacted revision rv. It writes, because an idle server does
+// not compact. A server with a file is restarted with a short history and then again with the
+// normal one.
 func (s *server) expire(ctx context.Context, rv string) {
 	s.t.Helper()
 	if s.onFile {
@@ -208,7 +213,7 @@ func (s *server) expire(ctx context.Context, rv string) {
 	})
 }
 
-// receive waits for what is told on a channel.
+// receive waits for a value from a channel.
 func receive[T any](t testing.TB, what string, from <-chan T) (got T) {
 	t.Helper()
 	select {
@@ -219,7 +224,7 @@ func receive[T any](t testing.TB, what string, from <-chan T) (got T) {
 	return got
 }
 
-// cause is the first cause of a Status error.
+// cause returns the first cause of a Status error.
 func cause(err error) metav1.StatusCause {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) && status.Status().Details != nil && len(status.Status().Details.Causes) > 0 {

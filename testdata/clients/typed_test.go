@@ -1,6 +1,7 @@
 package clients
 
-// The typed clientset: every verb, in protobuf, on types of five kinds; the subresources; and the errors that programs ask apierrors about.
+// This file tests the typed clientset. It uses all verbs and subresources and checks the errors
+// with apierrors.
 
 import (
 	"context"
@@ -60,7 +61,7 @@ type object interface {
 	runtime.Object
 }
 
-// A resourceClient is the part that all typed clients have in common.
+// A resourceClient contains the methods that all typed clients have.
 type resourceClient[T object, L runtime.Object] interface {
 	Create(context.Context, T, metav1.CreateOptions) (T, error)
 	Update(context.Context, T, metav1.UpdateOptions) (T, error)
@@ -84,7 +85,7 @@ func TestTypedClientUsesEveryVerb(t *testing.T) {
 	t.Run("pods", func(t *testing.T) { everyVerb(t, cs.CoreV1().Pods(ns), pod("one")) })
 }
 
-// everyVerb leads one object through its life while a watch looks on, then deletes a collection.
+// everyVerb creates, changes and deletes one object during a watch, and then deletes a collection.
 func everyVerb[T object, L runtime.Object](t *testing.T, c resourceClient[T, L], obj T) {
 	ctx := t.Context()
 	w, err := c.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + obj.GetName()})
@@ -111,7 +112,7 @@ func everyVerb[T object, L runtime.Object](t *testing.T, c resourceClient[T, L],
 	deleteCollection(t, c, obj)
 }
 
-// watched is what a watch saw until a DELETED.
+// watched returns the events of the watch until an object is deleted.
 func watched(t *testing.T, w watch.Interface) (events []watch.EventType) {
 	t.Helper()
 	for !slices.Contains(events, watch.Deleted) {
@@ -125,7 +126,8 @@ func watched(t *testing.T, w watch.Interface) (events []watch.EventType) {
 	return events
 }
 
-// changeInTurn changes an object by update and the three patches, and is refused with a resourceVersion of the past.
+// changeInTurn changes an object by update and by three kinds of patches. An old resourceVersion
+// must be rejected.
 func changeInTurn[T object, L runtime.Object](t *testing.T, c resourceClient[T, L], old T) {
 	ctx, name := t.Context(), old.GetName()
 	changed := old.DeepCopyObject().(T)
@@ -279,7 +281,8 @@ func TestEvictionAsksTheBudget(t *testing.T) {
 	check(t, "create budget", err)
 	budget.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: budget.Generation, CurrentHealthy: 1, DesiredHealthy: 1, ExpectedPods: 1}
 	budget, err = cs.PolicyV1().PodDisruptionBudgets(ns).UpdateStatus(ctx, budget, metav1.UpdateOptions{})
-	check(t, "update budget status", err) // before it has one, evictions are put off, and client-go tries again for 100 seconds
+	// otherwise the eviction is rejected, and client-go retries it for 100 seconds
+	check(t, "update budget status", err)
 	eviction := &policyv1.Eviction{ObjectMeta: named("p")}
 	err = cs.PolicyV1().Evictions(ns).Evict(ctx, eviction)
 	if !apierrors.IsTooManyRequests(err) || !apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
@@ -358,10 +361,11 @@ func TestErrorsAreRecognised(t *testing.T) {
 	}
 }
 
-// tooLarge is the reflector's question whether a server lags behind the revision that it knows.
+// tooLarge reports whether the error indicates that the server has not reached the revision yet. A
+// reflector uses the same condition.
 func tooLarge(err error) bool {
 	return apierrors.IsTimeout(err) && apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
-// second drops the object beside an error.
+// second returns the error and drops the object.
 func second[T any](_ T, err error) error { return err }

@@ -1,6 +1,6 @@
 package clients
 
-// controller-runtime's client: every way it has to write, as a controller's author meets them, on typed and on unstructured objects.
+// This file tests all ways of controller-runtime's client to write typed and unstructured objects.
 
 import (
 	"maps"
@@ -57,7 +57,7 @@ func everyPatch(t *testing.T, c client.Client) {
 	}
 }
 
-// applyAll uses Apply, and the older way by Patch, on one object.
+// applyAll uses Apply, and the older form by Patch, on one object.
 func applyAll(t *testing.T, c client.Client) {
 	ctx := t.Context()
 	check(t, "apply", c.Apply(ctx, applycorev1.ConfigMap("applied", ns).WithData(map[string]string{"a": "1"})))

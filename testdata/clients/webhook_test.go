@@ -1,7 +1,8 @@
 package clients
 
-// A manager with webhooks of its own, as kubebuilder lays it out: envtest installs their configurations with the address and the
-// authority of this process, the manager serves them, and the API server asks them about every write.
+// This file tests a manager with webhooks, as in kubebuilder: envtest installs the webhook
+// configurations with the address and the authority of this process, the manager serves the
+// webhooks, and the API server calls them for every write.
 
 import (
 	"context"
@@ -22,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// A guard defaults ConfigMaps and judges them.
+// A guard sets defaults in ConfigMaps and validates them.
 type guard struct{}
 
 func (guard) Default(ctx context.Context, m *corev1.ConfigMap) error {
@@ -55,11 +56,12 @@ func (guard) ValidateDelete(_ context.Context, m *corev1.ConfigMap) (admission.W
 	return nil, nil
 }
 
-// markers is the folder with the configurations of a guard as controller-gen writes them from kubebuilder's markers: paths begin with a
-// slash, and envtest puts them behind an address that ends in one.
+// markers is the directory with the webhook configurations that controller-gen generates from
+// kubebuilder's markers. The paths start with a slash, and envtest appends them to a URL that ends
+// with a slash.
 const markers = "webhooks"
 
-// heard keeps the warnings of a client.
+// heard receives the warnings of a client.
 type heard struct{ texts chan string }
 
 func (h heard) HandleWarningHeader(_ int, _, text string) { h.texts <- text }
@@ -115,7 +117,7 @@ func TestManagerServesWebhooks(t *testing.T) {
 	}
 }
 
-// serveGuard runs a manager with the webhooks until the test ends. It returns when they answer.
+// serveGuard runs a manager with the webhooks until the test ends. It returns when they respond.
 func serveGuard(t *testing.T, config *rest.Config, options envtest.WebhookInstallOptions) {
 	ctx, cancel := context.WithCancel(t.Context())
 	mgr, err := ctrl.NewManager(config, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}, WebhookServer: webhook.NewServer(webhook.Options{
@@ -131,15 +133,16 @@ func serveGuard(t *testing.T, config *rest.Config, options envtest.WebhookInstal
 	eventually(t, "the webhook server has started", func() bool { return mgr.GetWebhookServer().StartedChecker()(nil) == nil })
 }
 
-// A denier refuses whatever it is asked about.
+// A denier denies all requests.
 type denier struct{}
 
 func (denier) Handle(context.Context, admission.Request) admission.Response {
 	return admission.Denied("Always denied")
 }
 
-// TestWebhookServersReject: the three ways in which controller-runtime's own tests serve a webhook that refuses everything. Until it listens
-// it cannot be called, and then it is: with failurePolicy Fail no deployment comes through in between.
+// TestWebhookServersReject checks a webhook that denies all requests. It can be served in three
+// ways. Before the webhook is available, requests are rejected because of failurePolicy Fail, so a
+// Deployment is never created.
 func TestWebhookServersReject(t *testing.T) {
 	t.Parallel()
 	fail, none, path := admissionregistrationv1.Fail, admissionregistrationv1.SideEffectClassNone, "/failing"

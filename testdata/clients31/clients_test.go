@@ -45,8 +45,9 @@ import (
 )
 
 const (
-	ns       = "default"
-	patience = 2 * time.Minute // for what needs no waiting at all on an idle machine
+	ns = "default"
+	// for operations that an idle machine completes immediately
+	patience = 2 * time.Minute
 )
 
 var (
@@ -63,13 +64,13 @@ func runTests(m *testing.M) int {
 	return m.Run()
 }
 
-// serve starts a server that keeps nothing and returns how to reach it.
+// serve starts a server without persistence and returns a client configuration.
 func serve(t *testing.T) *rest.Config {
 	t.Helper()
 	return configOf(t, apilettest.Start(t))
 }
 
-// configOf returns a configuration without a limit of requests.
+// configOf returns a configuration without rate limits.
 func configOf(t *testing.T, s *apilettest.Server) *rest.Config {
 	t.Helper()
 	config, err := clientcmd.RESTConfigFromKubeConfig(s.Kubeconfig())
@@ -193,7 +194,7 @@ func TestInformers(t *testing.T) {
 	}
 }
 
-// follow syncs an informer, and sees an object come, change and go.
+// follow syncs an informer, and receives the creation, change and deletion of an object.
 func follow(t *testing.T, cs kubernetes.Interface, informer cache.SharedIndexInformer, name string) {
 	ctx, c := t.Context(), cs.CoreV1().ConfigMaps(ns)
 	_, err := c.Create(ctx, configMap("before-"+name), metav1.CreateOptions{})
@@ -222,8 +223,9 @@ func follow(t *testing.T, cs kubernetes.Interface, informer cache.SharedIndexInf
 	eventually(t, "it goes", func() bool { return held(name) == nil })
 }
 
-// TestPagerAcrossAnExpiry lists in pages while the revision of the first is compacted: the pager then takes a full list. The rest of the pages
-// is had of another server, in the place of the first, that forgets within seconds.
+// TestPagerAcrossAnExpiry lists in pages while the revision of the first page is compacted. The
+// pager then requests a full list. The remaining pages come from a restarted server with a short
+// history.
 func TestPagerAcrossAnExpiry(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), apilettest.Start(t, apilettest.Data(filepath.Join(t.TempDir(), "apilet.db")))
@@ -290,7 +292,9 @@ func TestLeaderElection(t *testing.T) {
 	resign := map[string]func(){"a": run("a"), "b": run("b")}
 	first := receive(t, "somebody leads", leading)
 	resign[first]()
-	second := receive(t, "the other one leads", leading) // at once, or when the lease is over: this client-go gives none back while it is just renewing
+	// immediately or when the lease has expired, because this version of client-go does not release
+	// a lease while it is being renewed
+	second := receive(t, "the other one leads", leading)
 	if second == first {
 		t.Errorf("%s leads after it resigned", first)
 	}

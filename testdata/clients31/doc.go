@@ -1,6 +1,7 @@
-// Package clients31 holds client programs of two years ago, as tests against an apilet process: client-go 0.31, which speaks JSON where
-// the newest speaks protobuf and lists before it watches, and controller-runtime 0.19. The folder clients has the newest, and more of
-// them. A module cannot have two versions of one library, hence a second module:
+// Package clients31 tests client programs that are two years old with an apilet process: client-go
+// 0.31, which uses JSON where the newest version uses protobuf and lists before it watches, and
+// controller-runtime 0.19. The folder clients has the newest versions and more clients. This is a
+// second module because a module cannot depend on two versions of the same library:
 //
 //	go test ./...                      # builds apilet from ../..
 //	APILET=/usr/local/bin/apilet go test ./...

@@ -20,8 +20,8 @@ import (
 	"apilet/apilettest"
 )
 
-// TestManagerUnderEnvtest runs a controller of owned objects, with leader election, on a control plane that envtest starts from links to
-// apilet.
+// TestManagerUnderEnvtest runs a controller with owned objects and leader election on a control
+// plane that envtest starts through links to apilet.
 func TestManagerUnderEnvtest(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -61,7 +61,7 @@ func TestManagerUnderEnvtest(t *testing.T) {
 	})
 }
 
-// ownership gives every Deployment a ConfigMap, a finalizer and a status.
+// ownership creates a ConfigMap for every Deployment and sets a finalizer and a status.
 type ownership struct{ client.Client }
 
 func (o ownership) Reconcile(ctx context.Context, d *appsv1.Deployment) (ctrl.Result, error) {

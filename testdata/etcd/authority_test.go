@@ -1,6 +1,7 @@
 package etcd
 
-// This file: servers that speak TLS have one authority, through etcd or handed in.
+// This file tests that servers that use TLS share one certificate authority, either through etcd or
+// by their configuration.
 
 import (
 	"crypto/tls"
@@ -26,10 +27,10 @@ func (c *cluster) aSecured(more ...string) *server {
 	return s
 }
 
-// folder is its --cert-dir.
+// folder returns its --cert-dir.
 func (s *server) folder() string { return s.flag("--cert-dir") }
 
-// credentials are what a kubeconfig gives its reader: whom to trust, and a certificate.
+// credentials returns the trusted authority and the certificate in the kubeconfig.
 func (s *server) credentials() (*tls.Config, error) {
 	text, err := os.ReadFile(s.KubeconfigFile)
 	if err != nil {
@@ -57,7 +58,7 @@ func (s *server) credentials() (*tls.Config, error) {
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}, err
 }
 
-// runSecured starts servers over TLS, all at once, each of which is asked with its own kubeconfig.
+// runSecured starts servers over TLS concurrently. Requests to each use its own kubeconfig.
 func runSecured(t *testing.T, servers ...*server) {
 	t.Helper()
 	for _, s := range servers {
@@ -79,7 +80,7 @@ func (s *server) readySecured() {
 	s.ready()
 }
 
-// asked asks one server with what the kubeconfig of another gives.
+// asked sends a request to this server with the credentials of another server's kubeconfig.
 func (s *server) asked(with *server) error {
 	credentials, err := with.credentials()
 	if err != nil {
@@ -95,7 +96,7 @@ func (s *server) asked(with *server) error {
 	return err
 }
 
-// root is what the server's namespaces say of whom to trust.
+// root returns the certificate authority that is published in the namespaces.
 func (s *server) root() string {
 	var o struct{ Data map[string]string }
 	if err := json.Unmarshal([]byte(s.do(200, "GET", maps+"/kube-root-ca.crt", "")), &o); err != nil {
@@ -122,7 +123,8 @@ func content(t *testing.T, path string) string {
 	return string(text)
 }
 
-// Three servers that start at once on an empty etcd have one authority: the kubeconfig of each is good at each, and stays so when a folder is lost.
+// TestServersHaveOneAuthority starts three servers concurrently on an empty etcd. All kubeconfig
+// files must be valid for all servers, even if the directory of a server is lost.
 func TestServersHaveOneAuthority(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -161,7 +163,7 @@ func TestServersHaveOneAuthority(t *testing.T) {
 		t.Error(err)
 	}
 
-	// What leads into etcd leads to no file: neither a backup nor a copy has the key.
+	// The key must not be stored in a migrated file, a backup, or a copy.
 	back := filepath.Join(t.TempDir(), "back.db")
 	if said, problem := c.migrate(back, "--to-file"); problem != "" {
 		t.Errorf("%s%s", said, problem)
@@ -173,7 +175,7 @@ func TestServersHaveOneAuthority(t *testing.T) {
 	}
 }
 
-// named wants that the server's certificate is good for a name.
+// named checks that the certificate of the server is valid for the name.
 func (s *server) named(name string) error {
 	credentials, err := s.credentials()
 	if err != nil {
@@ -187,13 +189,15 @@ func (s *server) named(name string) error {
 	return conn.Close()
 }
 
-// Installations of before have an authority each. The first that starts shares its own; another keeps its own, since its clients trust that, says so,
-// and takes the shared one when its files are removed.
+// TestAuthoritiesOfBeforeSharing checks earlier installations with separate authorities. The
+// authority of the server that starts first is shared. Another server does not use the shared
+// authority, because its clients trust the existing one. It logs a warning and uses the shared
+// authority after its files have been removed.
 func TestAuthoritiesOfBeforeSharing(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	first, second := c.aSecured(), c.aSecured()
-	for _, s := range []*server{first, second} { // as they were on a file each
+	for _, s := range []*server{first, second} { // like earlier servers with a file each
 		alone := startOnFileSecured(t, s.folder())
 		alone.ends(t, 0, syscall.SIGTERM)
 	}
@@ -232,7 +236,8 @@ func startOnFileSecured(t *testing.T, folder string) *server {
 	return s
 }
 
-// An authority that is handed in to each server is the one that they use, and its key never is in etcd. Who has not got it does not start.
+// TestAuthorityIsHandedIn checks that servers use the configured authority and never store its key
+// in etcd. A server without it must not start.
 func TestAuthorityIsHandedIn(t *testing.T) {
 	t.Parallel()
 	c, acme := startCluster(t, 1), newAuthority(t, "acme")
@@ -274,7 +279,7 @@ func TestAuthorityIsHandedIn(t *testing.T) {
 	}
 }
 
-// exits wants a process to end by itself, with a code, and returns what it has said.
+// exits waits for the process to exit with a code, and returns its output.
 func (p *process) exits(t *testing.T, code int) string {
 	t.Helper()
 	apilettest.Until(t, "it ends", func() error {

@@ -1,6 +1,6 @@
 package etcd
 
-// This file: who wrote what, where several servers write.
+// This file tests the authors of writes with several servers.
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// as sends a request under an agent's name, and returns the answer's code.
+// as sends a request with a user agent, and returns the status code.
 func (s *server) as(agent, method, path, body string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -35,7 +35,7 @@ func (s *server) as(agent, method, path, body string) int {
 // A change is a line of the history.
 type change struct{ Type, Name, Agent string }
 
-// changes are those of config maps after a revision, as a server tells them.
+// changes returns a server's history of ConfigMaps after a revision.
 func (s *server) changes(since string) (all []change) {
 	s.t.Helper()
 	text := s.do(200, "GET", "/debug/history?resource=configmaps&namespace=default&limit=1000&after="+since, "")
@@ -51,7 +51,8 @@ func (s *server) changes(since string) (all []change) {
 	return all
 }
 
-// Two servers that delete the same version at once: etcd carries one of them out, and only that server says who did it.
+// TestADeletionHasOneAuthor sends two servers a request to delete the same version. Only the server
+// whose deletion was executed may be recorded as the author.
 func TestADeletionHasOneAuthor(t *testing.T) {
 	t.Parallel()
 	const objects = 60
@@ -74,7 +75,7 @@ func TestADeletionHasOneAuthor(t *testing.T) {
 		}
 	}
 	for n, s := range servers {
-		s.do(200, "GET", maps, "") // it has everything now
+		s.do(200, "GET", maps, "") // now it has received all events
 		told := map[string]string{}
 		for _, line := range s.changes(since) {
 			if line.Type != "DELETED" {
@@ -94,7 +95,8 @@ func TestADeletionHasOneAuthor(t *testing.T) {
 	}
 }
 
-// Two clients of one server that change the same object all the time: each version says whose it is.
+// TestFightersAreToldApart checks the authors of all versions while two clients are changing the
+// same object.
 func TestFightersAreToldApart(t *testing.T) {
 	t.Parallel()
 	const rounds = 60

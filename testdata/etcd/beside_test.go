@@ -1,6 +1,7 @@
 package etcd
 
-// This file: beside a kube-apiserver on the same etcd. It wants one, as a program: KUBE_APISERVER=kube-apiserver go test -run Beside .
+// This file tests apilet and a kube-apiserver on the same etcd. It requires the program:
+// KUBE_APISERVER=kube-apiserver go test -run Beside .
 
 import (
 	"crypto/tls"
@@ -16,7 +17,7 @@ import (
 	"apilet-harness"
 )
 
-// kubernetes speaks to a kube-apiserver: it has a certificate of its own, and asks for a token.
+// kubernetes adds a token to all requests for a kube-apiserver.
 type kubernetes struct{ http.RoundTripper }
 
 func (k kubernetes) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -25,7 +26,7 @@ func (k kubernetes) RoundTrip(r *http.Request) (*http.Response, error) {
 	return k.RoundTripper.RoundTrip(r)
 }
 
-// startKubernetes starts a kube-apiserver, which writes JSON.
+// startKubernetes starts a kube-apiserver that writes JSON.
 func (c *cluster) startKubernetes(more ...string) *server {
 	t := c.t
 	t.Helper()
@@ -35,7 +36,8 @@ func (c *cluster) startKubernetes(more ...string) *server {
 	return k
 }
 
-// TestQuotaHoldsBesideKubernetes: kube-apiserver raises the status, then writes the object; two apilets write both at once.
+// TestQuotaHoldsBesideKubernetes tests a quota on two apilets and a kube-apiserver. kube-apiserver
+// updates the status before it writes the object, but apilet writes both in one transaction.
 func TestQuotaHoldsBesideKubernetes(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -75,7 +77,7 @@ func TestQuotaHoldsBesideKubernetes(t *testing.T) {
 		if through.Load() > 50 || through.Load()+refused.Load() != 64 {
 			t.Errorf("%d through, %d refused", through.Load(), refused.Load())
 		}
-		// kube-apiserver refuses by what the status says, and a create that came to nothing there is in it for a moment.
+		// kube-apiserver decides by the status, which may include a failed create for a moment.
 		for n, s := 0, servers[0]; len(q.names(s)) < 50; n++ {
 			s.do(201, "POST", q.maps, aMap(fmt.Sprintf("rest%d-%d", round, n), "1", ""))
 		}
@@ -96,8 +98,10 @@ func TestQuotaHoldsBesideKubernetes(t *testing.T) {
 	q.never(client, since, 50)
 }
 
-// From apilet's file into etcd, where a kube-apiserver with its watch cache serves the objects, and back into a file: clients that were there before have
-// what there is. Another kube-apiserver, on another prefix of the same etcd, runs all the time: what the migration does to etcd cuts none of its clients.
+// TestClientsOfKubernetesMissNothingInMigrations moves the data from a file to etcd and back to a
+// file. In the meantime, the objects are served by a kube-apiserver. Existing clients must have the
+// current objects. Another kube-apiserver uses the same etcd with a different prefix. Its clients
+// must not be disconnected by the migration.
 func TestClientsOfKubernetesMissNothingInMigrations(t *testing.T) {
 	t.Parallel()
 	c, dir := startCluster(t, 1), t.TempDir()

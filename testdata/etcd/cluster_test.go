@@ -1,6 +1,6 @@
 package etcd
 
-// This file runs processes: members of etcd, and servers on them.
+// This file starts the processes of etcd and apilet.
 
 import (
 	"cmp"
@@ -25,11 +25,11 @@ import (
 	"apilet/apilettest"
 )
 
-const patience = 2 * time.Minute // for what takes no time on an idle machine
+const patience = 2 * time.Minute // for operations that take no time on an idle machine
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// A process can be killed, paused and started again.
+// A process can be killed, paused and restarted.
 type process struct {
 	*apilettest.Server
 	t *testing.T
@@ -48,7 +48,8 @@ func (p *process) flag(name string) string {
 	return p.Args[at+1]
 }
 
-// signal pauses the process, continues it, or ends it and waits until it has exited.
+// signal pauses or resumes the process. Other signals are sent to the process, and signal waits
+// until it has exited.
 func (p *process) signal(how syscall.Signal) {
 	p.t.Helper()
 	switch how {
@@ -61,7 +62,7 @@ func (p *process) signal(how syscall.Signal) {
 	}
 }
 
-// A cluster is etcd.
+// A cluster is an etcd cluster.
 type cluster struct {
 	t       *testing.T
 	members []*process
@@ -78,7 +79,7 @@ func startCluster(t *testing.T, n int, more ...string) *cluster {
 	return c
 }
 
-// client speaks to etcd past all servers.
+// client returns a client of etcd that does not use a server.
 func (c *cluster) client() *clientv3.Client {
 	c.t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: c.urls, DialTimeout: 5 * time.Second})
@@ -93,7 +94,7 @@ func (c *cluster) client() *clientv3.Client {
 type server struct {
 	*process
 	data   string
-	client *http.Client // nil: the usual one
+	client *http.Client // nil means the default client
 }
 
 func (c *cluster) startServer(more ...string) *server {
@@ -128,14 +129,14 @@ func (s *server) run() {
 	s.ready()
 }
 
-// ready waits until the server says that it is.
+// ready waits until the server is ready.
 func (s *server) ready() {
 	s.t.Helper()
 	s.WaitReady()
 	apilettest.Until(s.t, "the server is ready", func() error { return s.answers("/readyz?verbose") })
 }
 
-// answers returns an error unless a path has a 200.
+// answers returns an error unless the response for a path is 200.
 func (s *server) answers(path string) error {
 	if s.URL() == "" {
 		return errors.New("the server has no address yet")
@@ -167,7 +168,8 @@ func (s *server) try(method, path, body string, limit time.Duration) (int, strin
 	return answer.StatusCode, string(text), err
 }
 
-// do wants a code. Who is told to come again does: on a busy machine a read may have no word from etcd within the seconds that it waits.
+// do sends a request that must return a code. The request is retried if etcd is too slow on a busy
+// machine.
 func (s *server) do(want int, method, path, body string) string {
 	s.t.Helper()
 	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
@@ -182,7 +184,7 @@ func (s *server) do(want int, method, path, body string) string {
 	}
 }
 
-// An object is what all have.
+// An object contains the common fields of all objects.
 type object struct {
 	Metadata struct {
 		Name, Namespace, ResourceVersion, UID string
@@ -208,7 +210,7 @@ func aMap(name, value, rev string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q,"resourceVersion":%q},"data":{"v":%q}}`, name, rev, value)
 }
 
-// A watcher notes what a watch tells.
+// A watcher records the events that are received from a watch.
 type watcher struct {
 	mu     sync.Mutex
 	events []event
@@ -245,7 +247,8 @@ func (s *server) watch(t *testing.T, path, since string) *watcher {
 	return w
 }
 
-// take notes what a stream tells. The revision may not have come to its server within the seconds that it waits for it: then it is to be asked again.
+// take records the events of a stream. It returns true if the request must be repeated because its
+// server has not reached the revision in time.
 func (w *watcher) take(answer *http.Response) (again bool) {
 	defer answer.Body.Close()
 	for frames := json.NewDecoder(answer.Body); ; {
@@ -262,7 +265,7 @@ func (w *watcher) take(answer *http.Response) (again bool) {
 	}
 }
 
-// story is what was told so far: "ADDED a", ...
+// story returns the events so far: "ADDED a", ...
 func (w *watcher) story() (told []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

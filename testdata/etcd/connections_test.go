@@ -1,7 +1,7 @@
 package etcd
 
-// This file spoils the connections between servers and etcd: they are cut, they stall, they are slow. What goes on, what is refused and in
-// what time, and that nobody who follows misses anything or is told it twice.
+// This file cuts, stalls or slows down the connections between servers and etcd. It checks the
+// status and duration of requests, and that watches receive every event exactly once.
 
 import (
 	"encoding/json"
@@ -20,7 +20,7 @@ import (
 	"apilet/apilettest"
 )
 
-// through is the cluster as it is seen behind proxies, one for each member.
+// through returns a copy of the cluster that uses a proxy for each member.
 func (c *cluster) through() (*cluster, []*proxy.Proxy) {
 	c.t.Helper()
 	behind, proxies := &cluster{t: c.t}, []*proxy.Proxy(nil)
@@ -35,7 +35,8 @@ func (c *cluster) through() (*cluster, []*proxy.Proxy) {
 	return behind, proxies
 }
 
-// A server that does not reach etcd, though others do, says so in time, shows what it has, and then catches up.
+// TestServerIsCutOff tests a server that is disconnected from etcd while other servers are not. It
+// must report this in time, serve its replica, and catch up afterwards.
 func TestServerIsCutOff(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*proxy.Proxy){"cut": (*proxy.Proxy).Cut, "stalled": (*proxy.Proxy).Stall} {
@@ -84,7 +85,7 @@ func TestServerIsCutOff(t *testing.T) {
 				}
 				return nil
 			})
-			if n := len(w.story()); n > len(want)+3 { // of three writes it was not known what became of them
+			if n := len(w.story()); n > len(want)+3 { // the results of three writes were unknown
 				t.Errorf("the watch tells %v", w.story())
 			}
 			apilettest.Until(t, "writes work again", func() error {
@@ -102,7 +103,7 @@ func TestServerIsCutOff(t *testing.T) {
 	}
 }
 
-// A slow way to etcd makes everything slow, and nothing wrong.
+// TestWayToEtcdIsSlow checks that a slow connection to etcd makes requests slow, but not wrong.
 func TestWayToEtcdIsSlow(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -119,7 +120,8 @@ func TestWayToEtcdIsSlow(t *testing.T) {
 	a.ready()
 }
 
-// With one member of three behind a way that is cut, stalls or is slow, requests go on by the others.
+// TestWayToOneMemberIsSpoiled checks that requests use the other members while the connection to
+// one of three members is cut, stalled, or slow.
 func TestWayToOneMemberIsSpoiled(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3)
@@ -131,7 +133,7 @@ func TestWayToOneMemberIsSpoiled(t *testing.T) {
 			name := fmt.Sprintf("o%d-%d", i, n)
 			apilettest.Until(t, "a write by the other members", func() error {
 				code, text, err := a.try("POST", maps, aMap(name, "1", ""), patience)
-				if code != 201 && code != 409 { // an earlier try whose outcome was not known
+				if code != 201 && code != 409 { // an earlier attempt with an unknown result
 					return fmt.Errorf("%d %s %v", code, text, err)
 				}
 				return nil
@@ -148,8 +150,8 @@ func TestWayToOneMemberIsSpoiled(t *testing.T) {
 	}
 }
 
-// Clients who list in chunks and watch, each time at another server, while connections between servers and etcd are cut and stall a
-// hundred times.
+// TestClientsMoveWhileConnectionsAreCut runs clients that use a different server for each request.
+// In the meantime the connections between servers and etcd are cut or stalled a hundred times.
 func TestClientsMoveWhileConnectionsAreCut(t *testing.T) {
 	t.Parallel()
 	const disturbances = 100
@@ -173,7 +175,7 @@ func TestClientsMoveWhileConnectionsAreCut(t *testing.T) {
 		for range disturbances {
 			time.Sleep(time.Duration(rand.IntN(80)) * time.Millisecond)
 			p := proxies[rand.IntN(len(proxies))]
-			if rand.IntN(4) == 0 { // all of one server's
+			if rand.IntN(4) == 0 { // all connections of one server
 				at := rand.IntN(len(servers)) * len(c.members)
 				for _, p := range proxies[at : at+len(c.members)] {
 					p.Cut()
@@ -214,20 +216,20 @@ func TestClientsMoveWhileConnectionsAreCut(t *testing.T) {
 		disturbances, len(m.written), len(stories[0]), m.begun.Load(), len(lists), moved+len(lists))
 }
 
-// movers ask a server of their own choice each time.
+// movers send each request to a random server.
 type movers struct {
 	t       *testing.T
 	servers []*server
 	names   int
 	since   int64
 	until   atomic.Int64 // the revision of the last event
-	begun   atomic.Int64 // watches
+	begun   atomic.Int64 // number of watches
 
 	mu      sync.Mutex
-	written map[int64]string // revisions that were acknowledged: name=value
+	written map[int64]string // acknowledged revisions: name=value
 }
 
-// A chunkedList is what one was made of: name to revision.
+// A chunkedList contains the result of a list in chunks. items contains the revisions by name.
 type chunkedList struct {
 	rev   int64
 	pages int
@@ -236,13 +238,13 @@ type chunkedList struct {
 
 func (m *movers) any() *server { return m.servers[rand.IntN(len(m.servers))] }
 
-// insist creates something, however often it has to try.
+// insist repeats a create until it succeeds.
 func (m *movers) insist(method, path, body string) (o object) {
 	m.t.Helper()
 	name := read(m.t, body).Metadata.Name
 	apilettest.Until(m.t, "the create of "+name, func() error {
 		code, text, err := m.any().try(method, path, body, patience)
-		if code == 409 { // an earlier try
+		if code == 409 { // an earlier attempt succeeded
 			code, text, err = m.any().try("GET", path+"/"+name, "", patience)
 		}
 		if err != nil || code != 200 && code != 201 {
@@ -258,7 +260,8 @@ func (m *movers) write(writer int, over <-chan struct{}) {
 	for n := 0; ; n++ {
 		select {
 		case <-over:
-			if m.acknowledged() > 0 { // the slowest of machines needs one more, with the connections mended
+			// a very slow machine needs another write after the connections are repaired
+			if m.acknowledged() > 0 {
 				return
 			}
 		case <-time.After(time.Duration(rand.IntN(10)) * time.Millisecond):
@@ -288,7 +291,7 @@ func (m *movers) acknowledged() int {
 	return len(m.written)
 }
 
-// watch follows from m.since to m.until, some events at each server.
+// watch follows from m.since to m.until, with a few events on each server.
 func (m *movers) watch() (story []event) {
 	since := m.since
 	for begin := time.Now(); since < m.until.Load() && time.Since(begin) < 4*patience; {
@@ -311,7 +314,7 @@ func (m *movers) watch() (story []event) {
 			if frames.Decode(&ev) != nil {
 				break
 			}
-			if ev.Type == "ERROR" { // a server that is behind, and cannot ask how far the log is
+			if ev.Type == "ERROR" { // a server that is behind and cannot read the current revision
 				if code := ev.Object.Code; code != 504 && code != 500 {
 					m.t.Errorf("a watch at %d ends in %+v", since, ev)
 					answer.Body.Close()
@@ -330,7 +333,7 @@ func (m *movers) watch() (story []event) {
 	return story
 }
 
-// list lists in chunks, each of them at another server.
+// list lists the objects in chunks and uses a different server for each chunk.
 func (m *movers) list(over <-chan struct{}) (lists []chunkedList) {
 	for {
 		l := chunkedList{items: map[string]int64{}}
@@ -372,8 +375,8 @@ func (m *movers) list(over <-chan struct{}) (lists []chunkedList) {
 	}
 }
 
-// judge holds all against each other: every watch tells the same, in order, every write that was acknowledged is in it, and every list is
-// what the events up to its revision make.
+// judge compares all results. All watches must have received the same events in the same order,
+// including all acknowledged writes. The lists must match the events up to their revision.
 func (m *movers) judge(stories [][]event, lists []chunkedList) {
 	lines := func(story []event) (told []string) {
 		for _, ev := range story {

@@ -1,7 +1,8 @@
 package etcd
 
-// This file: a replica whose disk is full. The disk is a tmpfs in a mount namespace of the server's own, for which nobody needs to be root where
-// unprivileged user namespaces are allowed. What fills it is a file of the test's, so that there is room again when that is removed.
+// This file tests a replica on a full disk. The disk is a tmpfs in a mount namespace of the server,
+// which does not require root if unprivileged user namespaces are allowed. A file of the test fills
+// it, so that removing the file frees space.
 
 import (
 	"fmt"
@@ -17,10 +18,10 @@ import (
 	"apilet/apilettest"
 )
 
-// ownDisk mounts DIR with so much room for the replica, and becomes the program.
+// ownDisk mounts DIR with a limited size, writes the filler, and executes the program.
 const ownDisk = `mount -t tmpfs -o size=$2 tmpfs "$1" && head -c $3 /dev/zero > "$1/filler" && shift 3 && exec "$@"`
 
-// onOwnDisk has the server's replica lie on a disk of a size, of which a part is taken.
+// onOwnDisk stores the replica on a separate disk that is partly filled.
 func (s *server) onOwnDisk(size, taken int) (filler func() string) {
 	s.t.Helper()
 	dir := filepath.Dir(s.data)
@@ -39,7 +40,8 @@ func (s *server) onOwnDisk(size, taken int) (filler func() string) {
 	return func() string { return fmt.Sprintf("/proc/%d/root%s/filler", s.Process().PID, dir) }
 }
 
-// A replica whose disk is full answers what it can, refuses the rest in bounded time, says so, and catches up once there is room.
+// TestReplicasDiskIsFull checks that a replica on a full disk answers requests if possible, rejects
+// others in bounded time, reports the reason, and catches up when space is available.
 func TestReplicasDiskIsFull(t *testing.T) {
 	t.Parallel()
 	const size, taken, objects, bytes = 16 << 20, 10 << 20, 40, 300 << 10

@@ -1,9 +1,11 @@
-// Package etcd starts real etcd, of one member and of three, and several servers on it, and asks what a client would: does each see what
-// another wrote, at once and in order; does a server that was killed go on from its file; what is answered while etcd is away, full,
-// compacted, or another one.
+// Package etcd starts real etcd clusters of one and three members and several servers that use
+// them. It checks that writes are immediately visible on other servers, that a server can resume
+// from its file after it was killed, and how it behaves if etcd is unavailable, full, compacted, or
+// replaced.
 //
 //	go test .                                # about a minute; builds apilet from the folder above, and etcd from its module
 //	APILET=./apilet ETCD=./etcd go test -count=1 .
 //
-// Histories of three servers on three members, under SIGKILL of either, are in ../linear.
+// The folder ../linear tests the histories of three servers on three members that are killed at
+// random.
 package etcd

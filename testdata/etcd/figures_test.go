@@ -1,6 +1,7 @@
 package etcd
 
-// This file: what an operator sees of etcd, in /metrics, in /readyz and in the log.
+// This file tests the information that administrators get about etcd in /metrics, /readyz and the
+// log.
 
 import (
 	"fmt"
@@ -13,7 +14,7 @@ import (
 	"apilet/apilettest"
 )
 
-// figures are those of a server that have no labels.
+// figures returns a server's metrics without labels.
 func (s *server) figures() map[string]float64 {
 	s.t.Helper()
 	found := map[string]float64{}
@@ -33,8 +34,8 @@ func (s *server) figure(name string, want float64) error {
 	return nil
 }
 
-// TestMonitoringOfEtcd: a server on etcd shows every figure of it that docs/monitoring names, one server of two leads, and an etcd that
-// does not answer is seen without being asked for.
+// TestMonitoringOfEtcd checks that all metrics in docs/monitoring exist, that exactly one server is
+// the leader, and that an unresponsive etcd is detected even without requests.
 func TestMonitoringOfEtcd(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -81,7 +82,8 @@ func TestMonitoringOfEtcd(t *testing.T) {
 	apilettest.Until(t, "the log says that it is over", func() error { return told("INF") })
 }
 
-// TestMonitoringOfEtcdsQuota: an etcd that takes no more writes is seen from the first refused one on.
+// TestMonitoringOfEtcdsQuota checks that an etcd that rejects writes is noticed from the first
+// rejected write on.
 func TestMonitoringOfEtcdsQuota(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, "--quota-backend-bytes", "1000000")

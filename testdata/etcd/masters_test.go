@@ -1,6 +1,6 @@
 package etcd
 
-// This file: the endpoints of Service default/kubernetes name the servers that are there.
+// This file tests that the endpoints of the Service default/kubernetes contain the running servers.
 
 import (
 	"context"
@@ -20,7 +20,7 @@ const (
 	ownSlice     = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"
 )
 
-// told is where a server says that Service default/kubernetes leads, in both forms.
+// told returns the addresses of the Service default/kubernetes. Both forms must agree.
 func told(s *server) (string, error) {
 	var endpoints struct {
 		Subsets []struct {
@@ -64,7 +64,7 @@ func told(s *server) (string, error) {
 	return strings.Join(addresses, ","), nil
 }
 
-// leads waits until all these servers say that the Service leads there.
+// leads waits until all these servers return the expected addresses.
 func leads(t *testing.T, want string, servers ...*server) {
 	t.Helper()
 	for _, s := range servers {
@@ -95,7 +95,7 @@ func TestEndpointsNameWhoIsThere(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	client := c.client()
-	alone := c.startServer() // on loopback, and nobody else: as with a file
+	alone := c.startServer() // a single server on loopback behaves as it does with a file
 	if got, err := told(alone); got != "127.0.0.1" {
 		t.Errorf("%q %v", got, err)
 	}
@@ -108,7 +108,7 @@ func TestEndpointsNameWhoIsThere(t *testing.T) {
 	if got := masters(t, client); !slices.Equal(got, []string{"10.1.0.1", "10.1.0.2"}) {
 		t.Errorf("%v are there", got)
 	}
-	b.Stop() // who is told to stop takes itself out before it ends
+	b.Stop() // a stopping server removes itself before it exits
 	if got := masters(t, client); !slices.Equal(got, []string{"10.1.0.1"}) && !strings.Contains(b.Log(), "stays among the endpoints") {
 		t.Errorf("%v are there", got)
 	}
@@ -116,7 +116,7 @@ func TestEndpointsNameWhoIsThere(t *testing.T) {
 	b.Launch()
 	b.ready()
 	leads(t, "10.1.0.1,10.1.0.2", a, b, alone)
-	a.do(200, "DELETE", ownSlice, "") // what a user does there is undone
+	a.do(200, "DELETE", ownSlice, "") // servers revert changes by users
 	leads(t, "10.1.0.1,10.1.0.2", a, b, alone)
 	b.Kill()
 	leads(t, "10.1.0.1", a, alone) // some time later
@@ -128,7 +128,8 @@ func TestEndpointsNameWhoIsThere(t *testing.T) {
 	leads(t, "", alone)
 }
 
-// TestEndpointsBesideKubernetes: servers of either kind name each other, and none of them writes what the other has written.
+// TestEndpointsBesideKubernetes checks that the endpoints of both servers are listed and are not
+// overwritten.
 func TestEndpointsBesideKubernetes(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -145,7 +146,7 @@ func TestEndpointsBesideKubernetes(t *testing.T) {
 		return all
 	}
 	before := versions()
-	for range 3 { // kube-apiserver looks after each time that it has written its lease
+	for range 3 { // kube-apiserver checks the endpoints after renewing its lease
 		next := client.Watch(context.Background(), "/registry/masterleases/10.9.9.9")
 		if news := <-next; news.Err() != nil {
 			t.Fatal(news.Err())

@@ -1,6 +1,7 @@
 package etcd
 
-// This file moves objects from a file into etcd and back, and stops on the way; and has servers that share ranges give out of them.
+// This file migrates objects from a file into etcd and back, and interrupts migrations. It also
+// tests that servers with shared ranges do not allocate a value twice.
 
 import (
 	"bytes"
@@ -19,7 +20,7 @@ import (
 	"apilet/apilettest"
 )
 
-// startOnFile starts a server that has its objects in a file alone.
+// startOnFile starts a server that stores its data in a file.
 func startOnFile(t *testing.T, data string) *server {
 	t.Helper()
 	s := aServer(t, data)
@@ -27,7 +28,7 @@ func startOnFile(t *testing.T, data string) *server {
 	return s
 }
 
-// migrate runs the command; problem is what it says on stderr, where it fails.
+// migrate runs the command. problem is its standard error if it fails.
 func (c *cluster) migrate(data string, more ...string) (said, problem string) {
 	c.t.Helper()
 	var out, errors bytes.Buffer
@@ -43,7 +44,7 @@ var kinds = []string{"/api/v1/configmaps", "/api/v1/services", "/api/v1/secrets"
 	"/apis/networking.k8s.io/v1/ipaddresses", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/example.com/v1/things", "/apis/example.com/v2/things",
 	"/apis/rbac.authorization.k8s.io/v1/clusterroles", "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies"}
 
-// shown are all objects of some kinds as JSON without their revisions, by resource and name.
+// shown returns the JSON of the objects without their revisions.
 func (s *server) shown() map[string]string {
 	s.t.Helper()
 	all := map[string]string{}
@@ -89,7 +90,8 @@ const thingsDefinition = `{"metadata":{"name":"things.example.com"},"spec":{"gro
 
 const thingsVersion = `{"name":%q,"served":true,"storage":%v,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}`
 
-// TestMigration: from a file into etcd, where servers show the same, and back into a file.
+// TestMigration migrates from a file into etcd, where servers must return the same objects, and
+// back into a file.
 func TestMigration(t *testing.T) {
 	t.Parallel()
 	c, data := startCluster(t, 1), filepath.Join(t.TempDir(), "data.db")
@@ -162,7 +164,8 @@ func TestMigration(t *testing.T) {
 	same(t, "in a file again", last.shown(), before)
 }
 
-// TestInterruptedMigration: a copy that is killed goes on when it is repeated; until then no server starts, and no other file comes in.
+// TestInterruptedMigration checks that the migration can be resumed after it was killed. Until it
+// is complete, servers must not start and other files must not be migrated.
 func TestInterruptedMigration(t *testing.T) {
 	t.Parallel()
 	c, data := startCluster(t, 1), filepath.Join(t.TempDir(), "data.db")
@@ -211,7 +214,7 @@ func TestInterruptedMigration(t *testing.T) {
 			}
 		}
 		p.Kill()
-		if !underWay() { // it was done before it was killed
+		if !underWay() { // it was complete before it was killed
 			continue
 		}
 		interrupted++
@@ -237,17 +240,18 @@ func TestInterruptedMigration(t *testing.T) {
 	}
 }
 
-// fewServices are so few addresses that those who choose among them meet.
+// fewServices is a range with so few addresses that concurrent allocations collide.
 var fewServices = []string{"--service-cluster-ip-range", "10.96.0.0/23,fd00:10::/119"}
 
-// TestNothingIsGivenTwice: 64 clients make Services of two families through three servers.
+// TestNothingIsGivenTwice creates Services with two address families by 64 clients through three
+// servers.
 func TestNothingIsGivenTwice(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
 	givenOnce(t, c.startServer(fewServices...), c.startServer(fewServices...), c.startServer(fewServices...))
 }
 
-// TestNothingIsGivenTwiceBesideKubernetes: one of the servers is a kube-apiserver.
+// TestNothingIsGivenTwiceBesideKubernetes uses a kube-apiserver as one of the servers.
 func TestNothingIsGivenTwiceBesideKubernetes(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -255,7 +259,8 @@ func TestNothingIsGivenTwiceBesideKubernetes(t *testing.T) {
 	givenOnce(t, c.startServer(fewServices...), kube, c.startServer(fewServices...))
 }
 
-// givenOnce makes Services through all servers, compares what they were given with what is claimed, and deletes each through another server than made it.
+// givenOnce creates Services through all servers and compares the allocated values with the claims.
+// Each Service is deleted through another server.
 func givenOnce(t *testing.T, servers ...*server) {
 	t.Helper()
 	const each, path = 4, "/api/v1/namespaces/default/services"
@@ -314,7 +319,7 @@ func givenOnce(t *testing.T, servers ...*server) {
 	}
 }
 
-// claims are the owners of the IPAddresses, by address.
+// claims returns the owner of each IPAddress.
 func claims(t *testing.T, s *server) map[string]string {
 	t.Helper()
 	var taken struct {

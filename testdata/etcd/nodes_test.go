@@ -1,6 +1,7 @@
 package etcd
 
-// This file: what one server knows of pods counts for the kubelets at another, at once.
+// This file tests that the permissions of a kubelet are updated on all servers immediately when a
+// Pod is changed.
 
 import (
 	"context"
@@ -23,7 +24,7 @@ func (s *server) asNode(path, body string) (int, string) {
 	return s.post(path, body, http.Header{"Impersonate-User": {"system:node:n1"}, "Impersonate-Group": {"system:nodes"}})
 }
 
-// post sends a POST, and returns the answer's code and text.
+// post sends a POST and returns the status code and the body.
 func (s *server) post(path, body string, header http.Header) (int, string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -43,7 +44,8 @@ func (s *server) post(path, body string, header http.Header) (int, string) {
 	return answer.StatusCode, string(text)
 }
 
-// Pods come, go, and come again on another node at one server; the kubelet of a node asks another server, at once, what it may have of them.
+// TestNodesAreJudgedByWhatIsNewest deletes Pods and creates them again on another node. The kubelet
+// requests the objects of these Pods from another server immediately.
 func TestNodesAreJudgedByWhatIsNewest(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -81,7 +83,8 @@ func TestNodesAreJudgedByWhatIsNewest(t *testing.T) {
 	}
 }
 
-// Accounts come and go at one server; their tokens count at another, at once, and no longer than the accounts.
+// TestTokensCountEverywhere creates and deletes accounts through one server. Their tokens must be
+// valid on another server immediately, and only while the accounts exist.
 func TestTokensCountEverywhere(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)

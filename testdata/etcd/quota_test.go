@@ -1,6 +1,6 @@
 package etcd
 
-// This file: a ResourceQuota holds whichever server is asked, and however many are.
+// This file tests that a ResourceQuota is enforced across several servers.
 
 import (
 	"context"
@@ -20,7 +20,8 @@ import (
 	"apilet/apilettest"
 )
 
-// TestQuotaHoldsAcrossServers: 64 clients at once, three servers, room for 50; then again while one of the servers is killed.
+// TestQuotaHoldsAcrossServers runs 64 concurrent clients on three servers with a quota of 50
+// objects, and repeats this while one of the servers is killed.
 func TestQuotaHoldsAcrossServers(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -37,7 +38,8 @@ func TestQuotaHoldsAcrossServers(t *testing.T) {
 	}
 	q.settles(servers[1], 50)
 
-	for n := range 30 { // what is deleted through one server is free for those who ask another
+	// quota freed by a deletion through one server is available on the others
+	for n := range 30 {
 		path := fmt.Sprintf("%s/%s", q.maps, q.names(servers[n%3])[0])
 		servers[n%3].do(200, "DELETE", path, "")
 		servers[(n+1)%3].do(201, "POST", q.maps, aMap(fmt.Sprint("again-", n), "1", ""))
@@ -78,7 +80,8 @@ func TestQuotaHoldsWhileServersAreKilled(t *testing.T) {
 		clients.Wait()
 		killing.Do(func() { t.Fatal("nobody was killed") })
 		dead.Wait()
-		for n := range 64 { // whatever was in doubt: until it is full
+		// create objects until the quota is exhausted, because some results are unknown
+		for n := range 64 {
 			code, text, err := others[n%2].try("POST", q.maps, aMap(fmt.Sprintf("rest%d-%d", victim, n), "1", ""), patience)
 			if code == 403 {
 				break
@@ -99,7 +102,8 @@ func TestQuotaHoldsWhileServersAreKilled(t *testing.T) {
 	q.never(client, since, 50)
 }
 
-// TestTwoQuotasAreChargedTogether: two quotas, one of which speaks of less, charged together; and updates that make something grow.
+// TestTwoQuotasAreChargedTogether checks two quotas with different resources, and updates that
+// increase the usage.
 func TestTwoQuotasAreChargedTogether(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -150,8 +154,9 @@ func aClaim(name string, gigabytes int) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"%dGi"}}}}`, name, gigabytes)
 }
 
-// TestWhatOthersHaveReserved: what a kube-apiserver has reserved by raising the status is not given to others until the object comes, or is overdue.
-// Here etcd's client does what it does.
+// TestWhatOthersHaveReserved checks that a reservation by a kube-apiserver is respected until the
+// object is created or the reservation expires. The test uses a client of etcd instead of a
+// kube-apiserver.
 func TestWhatOthersHaveReserved(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -170,7 +175,7 @@ func TestWhatOthersHaveReserved(t *testing.T) {
 		}()
 		q.put(client, "b0")
 		q.put(client, "b1")
-		inTime := time.Since(began) < 2*time.Second // else they were overdue
+		inTime := time.Since(began) < 2*time.Second // otherwise the reservations have expired
 		if got := <-code; got != 403 && inTime {
 			t.Fatalf("got %d for what was reserved", got)
 		}
@@ -185,14 +190,15 @@ func TestWhatOthersHaveReserved(t *testing.T) {
 			t.Skip("this machine is too busy")
 		}
 	}
-	q.reserve(client, 1, 3) // for two objects: one comes, and one never does
+	q.reserve(client, 1, 3) // only one of the two objects is created
 	q.put(client, "b")
-	s.do(201, "POST", q.maps, aMap("d", "1", "")) // waits for the end of what was reserved, and gets it
+	// waits for the end of the reservation, and then succeeds
+	s.do(201, "POST", q.maps, aMap("d", "1", ""))
 	s.do(403, "POST", q.maps, aMap("e", "1", ""))
 	q.settles(s, 3)
 }
 
-// reserve raises the status.
+// reserve increases the usage in the status.
 func (q *quotaed) reserve(client *clientv3.Client, from, to int) {
 	q.Helper()
 	key := "/registry/resourcequotas/" + q.name + "/q"
@@ -214,7 +220,7 @@ func (q *quotaed) reserve(client *clientv3.Client, from, to int) {
 	})
 }
 
-// put makes a ConfigMap past all servers.
+// put writes a ConfigMap to etcd directly.
 func (q *quotaed) put(client *clientv3.Client, name string) {
 	q.Helper()
 	value := fmt.Sprintf(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":%q,"namespace":%q,"uid":%q}}`, name, q.name, name)
@@ -223,7 +229,7 @@ func (q *quotaed) put(client *clientv3.Client, name string) {
 	}
 }
 
-// A quotaed namespace has room for so many ConfigMaps.
+// A quotaed namespace has a quota for ConfigMaps.
 type quotaed struct {
 	*testing.T
 	quotas, maps string
@@ -238,7 +244,7 @@ func limited(t *testing.T, s *server, namespace string, hard int) *quotaed {
 	return q
 }
 
-// known waits until a server knows of the quota.
+// known waits until the quota is visible on the server.
 func (q *quotaed) known(s *server) {
 	q.Helper()
 	apilettest.Until(q.T, "the server knows the quota", func() error {
@@ -250,7 +256,7 @@ func (q *quotaed) known(s *server) {
 	})
 }
 
-// race has many clients make one ConfigMap each, at once.
+// race creates ConfigMaps at the same time from a number of clients.
 func (q *quotaed) race(clients int, at func(int) *server) (through, refused int64) {
 	q.Helper()
 	var good, bad atomic.Int64
@@ -279,7 +285,7 @@ func (q *quotaed) names(s *server) (names []string) {
 	return names
 }
 
-// settles waits until the status says what is there, which is so many.
+// settles waits until the status equals the actual number of objects, which must be want.
 func (q *quotaed) settles(s *server, want int) {
 	q.Helper()
 	if n := len(q.names(s)); n != want {
@@ -316,7 +322,8 @@ func (q *quotaed) revision(client *clientv3.Client) int64 {
 	return answer.Header.Revision
 }
 
-// never reads in etcd what has happened since a revision: at none were there more objects than allowed, nor more than the status said.
+// never reads etcd's history since a revision. The number of objects must never exceed the quota or
+// the status.
 func (q *quotaed) never(client *clientv3.Client, since int64, hard int) {
 	q.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

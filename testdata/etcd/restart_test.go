@@ -1,6 +1,6 @@
 package etcd
 
-// This file: a server that comes back reads from etcd what it has missed, and no more.
+// This file tests that a restarted server reads only the missed changes from etcd.
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// sent is how many bytes a member has sent to its clients, and how many reads of ranges it has carried out.
+// sent returns the number of bytes sent to clients by the member and the number of range requests.
 func (c *cluster) sent() (bytes, ranges int) {
 	c.t.Helper()
 	answer, err := http.Get(c.urls[0] + "/metrics")
@@ -41,7 +41,8 @@ func (c *cluster) sent() (bytes, ranges int) {
 	return value("etcd_network_client_grpc_sent_bytes_total"), value("etcd_mvcc_range_total")
 }
 
-// However many objects there are, a restart costs what was written meanwhile: after a kill, after a stop, and with writes missed.
+// TestRestartListsNothing checks that the cost of a restart does not depend on the number of
+// objects.
 func TestRestartListsNothing(t *testing.T) {
 	t.Parallel()
 	const objects, missed = 1000, 20
@@ -81,7 +82,8 @@ func TestRestartListsNothing(t *testing.T) {
 			}
 		}
 		bytesThen, rangesThen := c.sent()
-		// What was missed comes by the watch; what asks how far the log is, is small; and both servers go on beside it, however long it takes.
+		// The watch sends the missed changes. Requests for the current revision are small. This
+		// includes the requests of both servers, which keep running.
 		if got, most := bytesThen-bytes, objects*len(padding)/4; got > most {
 			t.Errorf("%v: etcd sent %d bytes, of which %d may be; all objects have %d", how, got, most, objects*len(padding))
 		}

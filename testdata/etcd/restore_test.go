@@ -1,6 +1,7 @@
 package etcd
 
-// This file restores etcd from a snapshot, as docs/scale.md tells to, and an etcd that is lost from a backup of a server on it.
+// This file restores etcd from a snapshot, as described in docs/scale.md, and from a backup that
+// was created by a server.
 
 import (
 	"fmt"
@@ -16,7 +17,7 @@ import (
 	"apilet/apilettest"
 )
 
-// snapshot saves what etcd holds.
+// snapshot saves the contents of etcd.
 func (c *cluster) snapshot() (file string) {
 	c.t.Helper()
 	content, err := c.client().Snapshot(c.t.Context())
@@ -35,12 +36,12 @@ func (c *cluster) snapshot() (file string) {
 	return file
 }
 
-// setting is what a member was started with.
+// setting returns a flag of the member.
 func (c *cluster) setting(flag string) *string {
 	return &c.members[0].Args[slices.Index(c.members[0].Args, flag)+1]
 }
 
-// restore has the one member begin from a snapshot.
+// restore starts the only member from a snapshot.
 func (c *cluster) restore(file string, more ...string) {
 	c.t.Helper()
 	c.members[0].Kill()
@@ -54,8 +55,10 @@ func (c *cluster) restore(file string, more ...string) {
 	c.members[0].Launch()
 }
 
-// Of an etcd that was restored with its revision raised, and that marked compacted, clients miss nothing: neither what came after the snapshot and is lost,
-// nor what came after the restoration. That holds for a server that goes on all the time, and one that was stopped; for the same cluster and another.
+// TestClientsMissNothingOfARestoredEtcd checks the clients after etcd was restored with
+// --bump-revision and --mark-compacted. Clients must notice both the lost changes after the
+// snapshot and the changes after the restore. This must hold for servers that keep running and for
+// stopped ones, and for the same cluster token and another.
 func TestClientsMissNothingOfARestoredEtcd(t *testing.T) {
 	t.Parallel()
 	for _, token := range []string{"the same", "another"} {
@@ -99,7 +102,8 @@ func TestClientsMissNothingOfARestoredEtcd(t *testing.T) {
 	}
 }
 
-// An etcd that is lost altogether: a backup of a server on it serves as a file, and goes into an etcd that is empty but for its raised revision.
+// TestBackupOfAServerOnEtcd replaces a lost etcd: a backup of a server is used as a file, and then
+// migrated into an empty etcd with a raised revision.
 func TestBackupOfAServerOnEtcd(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)

@@ -1,7 +1,7 @@
 package etcd
 
-// This file has clients go on where they were, while what the server stands on becomes another file or cluster. They are told 410 Gone, or go on;
-// they never miss anything in silence.
+// This file tests clients that resume while the server's storage is replaced by another file or
+// cluster. They must receive a 410 or all events; they must never miss events silently.
 
 import (
 	"cmp"
@@ -16,12 +16,13 @@ import (
 	"time"
 )
 
-// An informer keeps what it was told, as client-go's does: a list, then a watch from the list's revision on; another list when it is told to.
+// An informer stores the objects like an informer of client-go. It lists and then watches, and it
+// lists again when the server requires this.
 type informer struct {
 	t     *testing.T
 	rev   string
-	cache map[string]string // the value of each ConfigMap, by name
-	told  int               // what sent it back to the list last: 410, 504; 0: nothing
+	cache map[string]string // values of the ConfigMaps by name
+	told  int               // status that caused the last list (410 or 504), or 0
 }
 
 func (s *server) informer() *informer {
@@ -38,7 +39,7 @@ func (i *informer) list(s *server) {
 	}
 }
 
-// resume goes on at a server until it has heard of an object.
+// resume continues the watch on the server until it has received the object.
 func (i *informer) resume(s *server, last string) {
 	i.t.Helper()
 	i.told = 0
@@ -53,7 +54,7 @@ func (i *informer) resume(s *server, last string) {
 	}
 }
 
-// watch returns the code that ends it, 0 when it has heard enough.
+// watch returns the status code of the watch, or 0 if the last object was received.
 func (i *informer) watch(s *server, last string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -87,7 +88,7 @@ func (i *informer) watch(s *server, last string) int {
 	return 0
 }
 
-// wantSame compares a cache with what there is.
+// wantSame compares a cache with the stored objects.
 func (i *informer) wantSame(s *server, when string, told int) {
 	i.t.Helper()
 	now := &informer{t: i.t}
@@ -100,7 +101,7 @@ func (i *informer) wantSame(s *server, when string, told int) {
 	}
 }
 
-// work writes: new objects, changes and deletions, and at last one that is waited for.
+// work creates, changes and deletes objects, and finally creates one for the client to wait for.
 func (s *server) work(round string, n int) (last string) {
 	s.t.Helper()
 	for i := range n {
@@ -113,7 +114,7 @@ func (s *server) work(round string, n int) (last string) {
 	return last
 }
 
-// expired wants that nothing of a revision is told.
+// expired checks that the revision cannot be used for lists and watches.
 func (s *server) expired(rev string) {
 	s.t.Helper()
 	s.do(410, "GET", maps+"?resourceVersionMatch=Exact&resourceVersion="+rev, "")
@@ -130,8 +131,9 @@ func number(t *testing.T, rev string) (n int64) {
 	return n
 }
 
-// From a file into etcd, back into a file, and into etcd once more: clients that were there from the beginning, and such as came between, have what
-// there is. In the second life there are more revisions than in the first, so that one of the first would mean something there.
+// TestClientsMissNothingInMigrations moves the data from a file to etcd, back to a file, and to
+// etcd again. Clients that started at any time must have the current objects. The revisions of the
+// first file are also valid in the second file, because it has more revisions.
 func TestClientsMissNothingInMigrations(t *testing.T) {
 	t.Parallel()
 	c, dir := startCluster(t, 1), t.TempDir()
@@ -154,7 +156,7 @@ func TestClientsMissNothingInMigrations(t *testing.T) {
 			}
 			on = c.startServer(more...)
 		default:
-			if way == "copy" { // of what is in use
+			if way == "copy" { // of the current storage
 				on = c.startServer("--etcd-prefix", "/again")
 				back = filepath.Join(dir, "copy")
 				more = []string{"--etcd-prefix", "/again"}
@@ -191,7 +193,7 @@ func TestClientsMissNothingInMigrations(t *testing.T) {
 		on.Stop()
 	}
 
-	// The copy's revisions are a billion higher: etcd's cannot be raised so far.
+	// The copy's revisions are a billion higher. etcd's revision cannot be raised that far.
 	said, problem := c.migrate(data, "--etcd-prefix", "/third")
 	if !strings.Contains(problem, "etcdutl snapshot restore --bump-revision") || !strings.Contains(problem, "--revisions-go-back") {
 		t.Errorf("%s%s", said, problem)
@@ -201,7 +203,9 @@ func TestClientsMissNothingInMigrations(t *testing.T) {
 	}
 }
 
-// Another prefix of the same etcd, on the same replica's file: etcd counts for all prefixes, and what the client knows is told to be gone.
+// TestClientsMissNothingUnderAnotherPrefix uses another prefix of the same etcd with the same
+// replica file. Revisions of etcd count for all prefixes, so the server must return 410 for the
+// client's revision.
 func TestClientsMissNothingUnderAnotherPrefix(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)

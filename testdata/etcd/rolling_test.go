@@ -1,8 +1,9 @@
 package etcd
 
-// This file: three servers behind a TCP load balancer are restarted one after the other, and no client sees it. The balancer is HAProxy with the
-// configuration of docs/scale.md, where there is one: HAPROXY names it, or the PATH has it. It is one of the test's own otherwise, which knows who
-// is ready by /readyz as well.
+// This file tests a rolling restart of three servers behind a load balancer. Clients must not
+// notice it. The balancer is HAProxy with the configuration of docs/scale.md. It is found in the
+// PATH or by the variable HAPROXY. Otherwise the test uses its own balancer, which also checks
+// /readyz.
 
 import (
 	"bufio"
@@ -25,9 +26,10 @@ import (
 	"apilet/apilettest"
 )
 
-const leaveFor = 5 * time.Second // --shutdown-delay-duration: HAProxy looks each second
+// --shutdown-delay-duration; HAProxy checks every second
+const leaveFor = 5 * time.Second
 
-// balance starts a balancer and returns where it listens.
+// balance starts a load balancer and returns its address.
 func balance(t *testing.T, servers []*server) (address string) {
 	t.Helper()
 	program := cmp.Or(os.Getenv("HAPROXY"), "haproxy")
@@ -63,7 +65,7 @@ func balance(t *testing.T, servers []*server) (address string) {
 	return fmt.Sprint("127.0.0.1:", port)
 }
 
-// balanceByTest gives each connection to the next server that is ready.
+// balanceByTest sends each connection to the next ready server.
 func balanceByTest(t *testing.T, servers []*server) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -119,7 +121,7 @@ func balanceByTest(t *testing.T, servers []*server) (address string) {
 	return listener.Addr().String()
 }
 
-// join passes bytes on until both ends have closed.
+// join copies bytes in both directions until both connections are closed.
 func join(a, b net.Conn) {
 	var both sync.WaitGroup
 	for _, way := range [][2]net.Conn{{a, b}, {b, a}} {
@@ -133,7 +135,7 @@ func join(a, b net.Conn) {
 	b.Close()
 }
 
-// A plainClient keeps its connection and repeats nothing: what goes wrong once is an error.
+// A plainClient does not reconnect or retry, so any failure is an error.
 type plainClient struct {
 	address     string
 	credentials *tls.Config
@@ -171,8 +173,9 @@ func (p *plainClient) ask(method, path, body string) (code int, err error) {
 	return answer.StatusCode, err
 }
 
-// Three clients, each with the kubeconfig of another server, keep their connections, and each server is stopped and started in turn: all is answered,
-// and all that was acknowledged is there.
+// TestRollingRestartCutsNobody runs three clients, each with the kubeconfig of a different server,
+// that keep their connections while each server is stopped and started in turn. All requests must
+// succeed, and all acknowledged writes must be there.
 func TestRollingRestartCutsNobody(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -235,7 +238,7 @@ func TestRollingRestartCutsNobody(t *testing.T) {
 	close(ending)
 	clients.Wait()
 	t.Logf("%d requests over %d connections", asked.Load(), connections.Load())
-	if connections.Load() < 6 { // each client was at some server that left, and went to another
+	if connections.Load() < 6 { // each client has moved from a stopped server to another
 		t.Errorf("%d connections", connections.Load())
 	}
 }

@@ -1,6 +1,6 @@
 package etcd
 
-// This file: etcd behind TLS, with certificates of the test's own making, right ones and wrong ones.
+// This file tests etcd with TLS. Some of the certificates created by the test are invalid.
 
 import (
 	"crypto/ecdsa"
@@ -38,7 +38,8 @@ func newAuthority(t *testing.T, name string) *authority {
 	return a
 }
 
-// sign writes NAME.crt and NAME.key for 127.0.0.1, valid for an hour, unless the template says otherwise.
+// sign writes NAME.crt and NAME.key for 127.0.0.1, valid for an hour unless the template has other
+// values.
 func (a *authority) sign(name string, signer *authority, template *x509.Certificate) (*ecdsa.PrivateKey, *x509.Certificate) {
 	a.t.Helper()
 	must := func(err error) {
@@ -70,7 +71,7 @@ func (a *authority) sign(name string, signer *authority, template *x509.Certific
 	return key, cert
 }
 
-// flags are the three of a pair that the authority signs; the names are etcd's or kube-apiserver's.
+// flags returns the flags for the certificate and the key.
 func (a *authority) flags(name string, template *x509.Certificate, names ...string) (flags []string) {
 	a.sign(name, a, template)
 	return []string{names[0], filepath.Join(a.dir, name+".crt"), names[1], filepath.Join(a.dir, name+".key")}
@@ -121,7 +122,8 @@ func TestEtcdBehindTLS(t *testing.T) {
 	refusedWith("a file that is not there", "no such file", url, "--etcd-cafile", filepath.Join(ours.dir, "none"))
 	refusedWith("another host name", "wanted to match localhost", strings.Replace(url, "127.0.0.1", "localhost", 1), append([]string{"--etcd-cafile", ours.file}, client...)...)
 
-	// Who hangs up may be starting, too: that is tried for a while, and told meanwhile.
+	// A peer that closes the connection may be starting, so the server retries for a while and logs
+	// the reason.
 	plain := startCluster(t, 1)
 	for url, want := range map[string]string{strings.Replace(plain.urls[0], "http:", "https:", 1): "perhaps it speaks no TLS (http://)",
 		strings.Replace(url, "https:", "http:", 1): "perhaps it speaks TLS (https://)"} {
@@ -138,7 +140,8 @@ func TestEtcdBehindTLS(t *testing.T) {
 	}
 }
 
-// A server whose certificate etcd does not take any more says so, and goes on once it has another one under the same name.
+// TestCertificateIsReplaced checks that the server logs an error if its certificate is rejected,
+// and that it reconnects after the file was replaced.
 func TestCertificateIsReplaced(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority(t, "ours")
@@ -148,7 +151,7 @@ func TestCertificateIsReplaced(t *testing.T) {
 	s := c.startServer(append([]string{"--etcd-cafile", ours.file}, pair...)...)
 	s.do(201, "POST", maps, aMap("o", "1", ""))
 	ours.sign("client", ours, &x509.Certificate{NotAfter: time.Now().Add(-time.Hour)})
-	c.members[0].Kill() // connections that stand are not asked again
+	c.members[0].Kill() // existing connections are not checked again
 	c.members[0].Launch()
 	apilettest.Until(t, "/readyz says why", func() error {
 		code, text, err := s.try("GET", "/readyz?verbose", "", patience)

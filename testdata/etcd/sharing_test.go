@@ -1,6 +1,6 @@
 package etcd
 
-// This file: what several servers on one cluster are to their clients.
+// This file tests several servers on one cluster from the clients' view.
 
 import (
 	"context"
@@ -25,7 +25,7 @@ func TestServersShareTheirObjects(t *testing.T) {
 	var want []string
 	made := read(t, a.do(201, "POST", maps, aMap("o", "0", "")))
 	want = append(want, "ADDED o")
-	for n := range 50 { // each reads what the other has just written, and writes on
+	for n := range 50 { // read the last write of the other server, and write again
 		from, to := a, b
 		if n%2 == 1 {
 			from, to = b, a
@@ -53,7 +53,7 @@ func TestServersShareTheirObjects(t *testing.T) {
 		}
 		return nil
 	})
-	// A namespace goes, however it came, and takes what is in it along.
+	// If a namespace is deleted, its objects are deleted no matter which server created them.
 	a.do(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"short"}}`)
 	b.do(201, "POST", "/api/v1/namespaces/short/configmaps", aMap("in", "1", ""))
 	a.do(200, "DELETE", "/api/v1/namespaces/short", "")
@@ -88,7 +88,8 @@ func TestOneCreateOfManyWins(t *testing.T) {
 	}
 }
 
-// A definition of one server is in force on the other, and what a role gives is given by both.
+// TestDefinitionsAreInForceEverywhere checks that both servers serve a definition, and that both
+// apply a role.
 func TestDefinitionsAreInForceEverywhere(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -116,7 +117,7 @@ func TestDefinitionsAreInForceEverywhere(t *testing.T) {
 		}
 		return nil
 	})
-	// A quota that one server was told of holds on the other, once it knows.
+	// The quota must be enforced by the other server once it has been received.
 	a.do(201, "POST", "/api/v1/namespaces/default/resourcequotas", `{"metadata":{"name":"q"},"spec":{"hard":{"count/secrets":"1"}}}`)
 	a.do(201, "POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"s0"}}`)
 	apilettest.Until(t, "the quota holds on the other server", func() error {
@@ -128,7 +129,8 @@ func TestDefinitionsAreInForceEverywhere(t *testing.T) {
 	})
 }
 
-// A definition goes, again and again, while objects of it are created at both servers: none of them is left without a type.
+// TestNothingIsLeftOfADefinition repeatedly deletes a definition while its objects are created on
+// both servers. No object without a type may remain.
 func TestNothingIsLeftOfADefinition(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -174,7 +176,8 @@ func TestNothingIsLeftOfADefinition(t *testing.T) {
 	}
 }
 
-// A list that was begun at one server goes on at another, at its revision; a client that watched one goes on at the other.
+// TestClientsMoveFromServerToServer checks that lists and watches can be continued on another
+// server.
 func TestClientsMoveFromServerToServer(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -197,14 +200,15 @@ func TestClientsMoveFromServerToServer(t *testing.T) {
 		if page.Metadata.Continue == "" {
 			break
 		}
-		servers[n%2].do(201, "POST", maps, aMap(fmt.Sprintf("late%d", n), "1", "")) // is in none of the pages
+		// is in none of the pages
+		servers[n%2].do(201, "POST", maps, aMap(fmt.Sprintf("late%d", n), "1", ""))
 		path = maps + "?limit=7&continue=" + page.Metadata.Continue
 	}
 	if len(names) != 30 || names[0] != "o00" || names[29] != "o29" {
 		t.Errorf("the pages hold %v", names)
 	}
 	since := rev
-	for n := range 40 { // watch a little, move on
+	for n := range 40 { // watch for a while, then move
 		s, other := servers[n%2], servers[(n+1)%2]
 		want := read(t, s.do(200, "PATCH", maps+"/o00", fmt.Sprintf(`{"data":{"v":"%d"}}`, n+2)))
 		w := other.watch(t, maps, since)
@@ -233,7 +237,7 @@ func TestClientsMoveFromServerToServer(t *testing.T) {
 	}
 }
 
-// What is in etcd beside the objects cannot be read through a server.
+// TestSecretsAreShared checks that data in etcd other than objects cannot be read through a server.
 func TestSecretsAreShared(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -252,7 +256,8 @@ func TestSecretsAreShared(t *testing.T) {
 	a.do(404, "GET", "/apis/.apilet/v1/secrets", "")
 }
 
-// Whoever works off what was written is gone: another server does.
+// TestAnotherServerTakesOver checks that the background work is continued by another server if the
+// leader is gone.
 func TestAnotherServerTakesOver(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -283,7 +288,8 @@ func TestAnotherServerTakesOver(t *testing.T) {
 	first.ready()
 }
 
-// What others than Kubernetes' servers do to etcd: several keys in one revision, many, and what is no object.
+// TestForeignTransactions checks that unusual transactions of other etcd clients are handled, such
+// as multiple changes in a revision or invalid values.
 func TestForeignTransactions(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, "--max-txn-ops", "10000")
@@ -302,7 +308,7 @@ func TestForeignTransactions(t *testing.T) {
 		return answer.Header.Revision
 	}
 	var ops []clientv3.Op
-	for n := range 600 { // more than a watch takes at once
+	for n := range 600 { // more than fit into a single message of the watch
 		ops = append(ops, put(fmt.Sprintf("t%03d", n), "1"))
 	}
 	rev := txn(ops...)
@@ -311,7 +317,8 @@ func TestForeignTransactions(t *testing.T) {
 		t.Errorf("%d objects at the revision that made 600", len(list.Items))
 	}
 	o := read(t, a.do(200, "GET", maps+"/t001", ""))
-	if o.Data["v"] != "2" || o.Metadata.ResourceVersion != fmt.Sprint(changed) { // not rev+1: the server writes, too
+	// not rev+1, because the server also writes
+	if o.Data["v"] != "2" || o.Metadata.ResourceVersion != fmt.Sprint(changed) {
 		t.Errorf("got %v, written at %d", o, changed)
 	}
 	a.do(200, "PUT", maps+"/t001", aMap("t001", "3", o.Metadata.ResourceVersion))

@@ -1,7 +1,7 @@
 package etcd
 
-// This file measures what three servers over TLS, and an etcd of three members, take of a machine: the table of docs/scale.md.
-// SIZING=1 go test -run Sizing -v .
+// This file measures the resources that three servers with TLS and an etcd of three members use,
+// for the table in docs/scale.md. SIZING=1 go test -run Sizing -v .
 
 import (
 	"fmt"
@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// use is what a process has taken so far.
+// use is the resource usage of a process so far.
 type use struct {
 	cpu       time.Duration
 	rss, anon int64 // bytes
-	wrote     int64 // bytes, to the disk
+	wrote     int64 // bytes written to the disk
 }
 
 func (p *process) use(t *testing.T) (u use) {
@@ -44,7 +44,7 @@ func (p *process) use(t *testing.T) (u use) {
 	return use{u.cpu, number(status, "VmRSS") << 10, number(status, "RssAnon") << 10, number(io, "write_bytes")}
 }
 
-// kept are the bytes that a file or folder has on disk.
+// kept returns the size of a file or directory on disk.
 func kept(t *testing.T, path string) (size int64) {
 	t.Helper()
 	err := filepath.Walk(path, func(_ string, info os.FileInfo, err error) error {
@@ -59,7 +59,7 @@ func kept(t *testing.T, path string) (size int64) {
 	return size
 }
 
-// A sizing measures a cluster and what stands on it.
+// A sizing measures a cluster and its servers.
 type sizing struct {
 	*cluster
 	servers []*server
@@ -85,7 +85,7 @@ func TestSizing(t *testing.T) {
 	t.Logf("\n| with | each | processor | memory, resident / anonymous | disk | written |\n| --- | --- | --- | --- | --- | --- |\n%s", s.rows.String())
 }
 
-// fill creates objects of a kilobyte.
+// fill creates objects of one kilobyte.
 func (s *sizing) fill(from, to int) {
 	var writers sync.WaitGroup
 	for i := range 32 {
@@ -102,7 +102,7 @@ func (s *sizing) fill(from, to int) {
 	writers.Wait()
 }
 
-// watch begins watches of all objects at each server, each on a connection of its own, as programs have them.
+// watch starts a number of watches on each server. Each of them uses a separate connection.
 func (s *sizing) watch(each int) {
 	s.t.Helper()
 	for _, server := range s.servers {
@@ -121,7 +121,8 @@ func (s *sizing) watch(each int) {
 	}
 }
 
-// measure adds two rows: what a server and a member have taken, on the average, while there were so many writes a second for a minute.
+// measure writes at the given rate for a minute. The rows contain the average usage of a server and
+// a member.
 func (s *sizing) measure(what string, perSecond int) {
 	processes := []*process{s.servers[0].process, s.servers[1].process, s.servers[2].process, s.members[0], s.members[1], s.members[2]}
 	var before []use
@@ -144,7 +145,7 @@ func (s *sizing) measure(what string, perSecond int) {
 	row("member of etcd", 3, func(i int) int64 { return kept(s.t, s.members[i].flag("--data-dir")) })
 }
 
-// write changes objects, at all servers in turn, and returns how long that took.
+// write changes objects on all servers in turn. It returns the duration.
 func (s *sizing) write(perSecond int, span time.Duration) time.Duration {
 	begun := time.Now()
 	if perSecond == 0 {

@@ -1,6 +1,6 @@
 package etcd
 
-// This file stops servers, in whatever state they are.
+// This file stops servers in various states.
 
 import (
 	"encoding/base64"
@@ -19,7 +19,8 @@ import (
 	"apilet/apilettest"
 )
 
-// ends wants a process that was told to stop to end by itself, in its time, with a code. It returns what the process has said since it was told.
+// ends sends signals to a process, which must exit in time with a code. It returns the process's
+// output after the first signal.
 func (p *process) ends(t *testing.T, code int, signals ...syscall.Signal) string {
 	t.Helper()
 	before, begin := len(p.Log()), time.Now()
@@ -54,12 +55,13 @@ func says(t *testing.T, text string, want ...string) {
 
 const hasTheLease = "this server is the leader"
 
-// With etcd away, each of two servers can be stopped: the one that leads, and the one that waits for the lease; and one that waits for etcd to begin.
-// Afterwards all that was answered is there.
+// TestServersStopWithoutEtcd stops the leader, a server that is waiting for the lease, and a server
+// that is waiting for etcd. Afterwards all acknowledged writes must be there.
 func TestServersStopWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
-		for _, after := range []time.Duration{0, 12 * time.Second} { // the lease lasts five seconds, and etcd is asked for a new one for ten
+		// the lease lasts five seconds, and a server tries to renew it for ten
+		for _, after := range []time.Duration{0, 12 * time.Second} {
 			t.Run(fmt.Sprint(how, " ", after), func(t *testing.T) {
 				t.Parallel()
 				c := startCluster(t, 1)
@@ -111,7 +113,8 @@ func TestServersStopWithoutEtcd(t *testing.T) {
 	}
 }
 
-// A server whose replica is behind, since etcd tells it nothing, or since its disk is full, stops, too.
+// TestServersStopBehind checks that a server can be stopped while its replica is not up to date,
+// because etcd does not respond or the disk is full.
 func TestServersStopBehind(t *testing.T) {
 	t.Parallel()
 	t.Run("stalled", func(t *testing.T) {
@@ -149,14 +152,16 @@ func TestServersStopBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 		select {
-		case <-small.Process().Done: // with which code is the disk's affair: its end may not be written
+		// the code depends on whether the end could be written to the disk
+		case <-small.Process().Done:
 		case <-time.After(patience):
 			t.Fatal("it does not end")
 		}
 	})
 }
 
-// hangs is a server on a file with two requests that do not end: a write that a webhook does not answer, and a list whose reader does not read.
+// hangs returns a server that is processing two requests that never finish: a webhook does not
+// respond to a write, and a client does not read the response of a list.
 func hangs(t *testing.T) *server {
 	t.Helper()
 	s := startOnFile(t, filepath.Join(t.TempDir(), "data.db"))
@@ -190,12 +195,13 @@ func hangs(t *testing.T) *server {
 	return s
 }
 
-// vouching is what vouches for a server, as a configuration has it.
+// vouching returns the certificate of a server as a caBundle.
 func vouching(s *httptest.Server) string {
 	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
 }
 
-// Requests that do not end are given up when their time is over. A second signal, of either kind, ends the process at once.
+// TestServersStopWithRequestsThatHang checks that hanging requests are canceled after a time limit,
+// and that a second signal of either kind ends the process immediately.
 func TestServersStopWithRequestsThatHang(t *testing.T) {
 	t.Parallel()
 	for name, signals := range map[string][]syscall.Signal{"told once": {syscall.SIGTERM}, "told twice": {syscall.SIGTERM, syscall.SIGTERM},
@@ -224,7 +230,8 @@ func TestServersStopWithRequestsThatHang(t *testing.T) {
 	}
 }
 
-// Under load, on a file and on etcd, told once or twice: what was answered is there afterwards.
+// TestServersStopUnderLoad checks that acknowledged writes are not lost when a server is stopped by
+// one or two signals.
 func TestServersStopUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"file", "etcd"} {
@@ -266,7 +273,8 @@ func TestServersStopUnderLoad(t *testing.T) {
 					s.ends(t, 0, syscall.SIGTERM)
 				} else {
 					_ = s.Process().Signal(syscall.SIGTERM)
-					_ = s.Process().Signal(syscall.SIGINT) // whether it comes before the end is chance
+					// may arrive after the process has ended
+					_ = s.Process().Signal(syscall.SIGINT)
 					<-s.Process().Done
 				}
 				writing.Wait()

@@ -1,6 +1,7 @@
 package etcd
 
-// This file: what is answered when a server or etcd is gone, full, compacted, or another one, and that it recovers by itself.
+// This file tests how servers respond and recover if a server or etcd is down, full, compacted, or
+// replaced.
 
 import (
 	"bytes"
@@ -24,10 +25,11 @@ func check(s *server) (string, error) {
 	return string(out), err
 }
 
-// filled counts how often a server has filled its replica from a snapshot.
+// filled returns the number of times the server has loaded its replica from a snapshot.
 func (s *server) filled() int { return strings.Count(s.Log(), "the replica of etcd is complete") }
 
-// A server that was killed goes on from its file, with its history; one that missed what etcd has compacted is filled anew.
+// TestRestarts checks that a server resumes from its file after it was killed, and that it fills
+// the replica again if the changes have been compacted.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -76,7 +78,7 @@ func TestRestarts(t *testing.T) {
 		}
 		return nil
 	})
-	// The machine goes down with the file open: nobody knows what of it is on the disk.
+	// If the machine crashes while the file is open, the state of the file is unknown.
 	a.Kill()
 	note, err := os.ReadFile(a.data + ".replica")
 	if err != nil {
@@ -95,14 +97,15 @@ func TestRestarts(t *testing.T) {
 	if report, err := check(a); err != nil {
 		t.Errorf("apilet check: %s %v", report, err)
 	}
-	// Without etcd the file is nobody's.
+	// Without etcd the file cannot be used.
 	out, err := exec.Command(apilettest.Program(t), "--data", a.data, "--listen", "127.0.0.1:0").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "--etcd-servers") {
 		t.Errorf("a replica as a data file: %s %v", out, err)
 	}
 }
 
-// With etcd away reads of the replica and watches go on, all else says so within seconds, and everything comes back with it.
+// TestEtcdIsAway checks that the replica can be read and watched while etcd is down. Other requests
+// must fail within seconds, and must succeed when etcd is available again.
 func TestEtcdIsAway(t *testing.T) {
 	t.Parallel()
 	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
@@ -160,7 +163,8 @@ func TestEtcdIsAway(t *testing.T) {
 	}
 }
 
-// Another etcd under the same address: what the replica has means nothing there.
+// TestAnotherEtcd replaces etcd with a new instance at the same address. The replica must be
+// discarded.
 func TestAnotherEtcd(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -170,7 +174,7 @@ func TestAnotherEtcd(t *testing.T) {
 	if err := os.RemoveAll(c.members[0].flag("--data-dir")); err != nil {
 		t.Fatal(err)
 	}
-	for i, arg := range c.members[0].Args { // else its id would be the same
+	for i, arg := range c.members[0].Args { // otherwise the cluster ID would be the same
 		if arg == "--initial-cluster-token" {
 			c.members[0].Args[i+1] = "another"
 		}
@@ -188,7 +192,8 @@ func TestAnotherEtcd(t *testing.T) {
 	a.do(404, "GET", maps+"/before?resourceVersion=0", "")
 }
 
-// A full etcd takes no writes until there is room; reads and deletions go on. (The first write that it refuses it carries out, as it says so.)
+// TestEtcdIsFull checks that writes are rejected while etcd is full, and that reads and deletions
+// still succeed. (The first rejected write is executed by etcd.)
 func TestEtcdIsFull(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, "--quota-backend-bytes", "8000000")
@@ -207,7 +212,7 @@ func TestEtcdIsFull(t *testing.T) {
 	a.do(500, "POST", maps, aMap("refused", "1", ""))
 	a.do(404, "GET", maps+"/refused", "")
 	a.do(200, "GET", maps+"/o0", "")
-	for n := range written - 1 { // how far it is above its quota is its disk's affair: the size that it knows is that of its last commit
+	for n := range written - 1 { // the excess over the quota depends on etcd's last commit
 		a.do(200, "DELETE", fmt.Sprintf("%s/o%d", maps, n), "")
 		a.do(404, "GET", fmt.Sprintf("%s/o%d", maps, n), "")
 	}
@@ -221,8 +226,8 @@ func TestEtcdIsFull(t *testing.T) {
 	})
 }
 
-// makeRoom does what etcd's handbook says to do on the alarm. The compaction is waited for (without Physical it is answered before it is
-// carried out, and what defragmenting then copies is all that there was).
+// makeRoom follows etcd's handbook for the alarm. It waits until the compaction is complete.
+// Otherwise the defragmentation would copy the old revisions.
 func (c *cluster) makeRoom() {
 	c.t.Helper()
 	client, ctx := c.client(), context.Background()
@@ -247,7 +252,7 @@ func (c *cluster) makeRoom() {
 	}
 }
 
-// One member of three may be gone, whichever it is; two may not.
+// TestMembersAreKilled checks that the servers can be used if one of three members is down.
 func TestMembersAreKilled(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3)
@@ -261,7 +266,7 @@ func TestMembersAreKilled(t *testing.T) {
 			name := fmt.Sprintf("o%d-%d", n, i)
 			apilettest.Until(t, "a write with two members of three", func() error {
 				code, text, err := []*server{a, b}[i%2].try("POST", maps, aMap(name, "1", ""), patience)
-				if code != 201 && code != 409 { // an earlier try whose outcome was not known
+				if code != 201 && code != 409 { // an earlier attempt with an unknown result
 					return fmt.Errorf("%d %s %v", code, text, err)
 				}
 				return nil

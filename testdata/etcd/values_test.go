@@ -1,6 +1,6 @@
 package etcd
 
-// This file: what lies in etcd, or stays there, that a server cannot simply take over.
+// This file tests values in etcd that a server cannot simply use.
 
 import (
 	"context"
@@ -13,8 +13,9 @@ import (
 	"apilet/apilettest"
 )
 
-// What kube-apiserver has encrypted nobody else can read. Each such object is told, answered with the reason, in nobody's way, and can be
-// deleted; kube-apiserver goes on reading it.
+// TestEncryptedValuesAreTold checks objects that kube-apiserver has encrypted. They are logged and
+// can be deleted, and requests for them return the reason. They do not affect other objects and can
+// still be read by kube-apiserver.
 func TestEncryptedValuesAreTold(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -27,7 +28,8 @@ func TestEncryptedValuesAreTold(t *testing.T) {
 	}
 	a, b := c.startServer(), c.startServer()
 	b.Stop()
-	for _, file := range []string{b.data, b.data + ".replica"} { // it will read a snapshot, a the watch
+	// b will read a snapshot, and a the watch
+	for _, file := range []string{b.data, b.data + ".replica"} {
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +77,7 @@ func TestEncryptedValuesAreTold(t *testing.T) {
 	}
 }
 
-// define puts a definition with two versions in force.
+// define creates a definition with two versions.
 func define(s *server, storage string, served bool) {
 	s.t.Helper()
 	const path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -91,8 +93,9 @@ func define(s *server, storage string, served bool) {
 	}
 }
 
-// A definition's storage version moves, and moves back, and in the end it serves nothing: its objects can be changed and deleted on both
-// servers, and etcd holds each in the version that it was written in.
+// TestDefinitionsChangeTheirVersions changes a definition's storage version back and forth, and
+// finally serves no version. Its objects can be changed and deleted on both servers. Their stored
+// version does not change.
 func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -144,7 +147,8 @@ func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	inEtcd(`"apiVersion":"a.example.com/v2"`, `"kind":"Widget"`, `"deletionTimestamp"`)
 	define(a, "v2", true)
 	served(a, "v2")
-	a.do(200, "PATCH", path("v2")+"/w", `{"metadata":{"finalizers":null}}`) // the last one: it is shown once more
+	// remove the last finalizer; the response contains the deleted object
+	a.do(200, "PATCH", path("v2")+"/w", `{"metadata":{"finalizers":null}}`)
 	apilettest.Until(t, "the definition is gone", func() error {
 		if code, text, err := b.try("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.a.example.com", "", patience); code != 404 {
 			return fmt.Errorf("%d %s %v", code, text, err)
@@ -153,7 +157,8 @@ func TestDefinitionsChangeTheirVersions(t *testing.T) {
 	})
 }
 
-// A port that one server was told is taken on the other, whichever kind of port it is.
+// TestNodePortsAreTakenEverywhere checks that a port cannot be allocated if it was already
+// allocated on another server.
 func TestNodePortsAreTakenEverywhere(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -168,7 +173,7 @@ func TestNodePortsAreTakenEverywhere(t *testing.T) {
 	}
 	servers[1].do(500, "POST", path, service("b", 31001, 31002))
 	servers[1].do(422, "POST", path, service("b", 31003, 31000))
-	for n := range 20 { // both at once
+	for n := range 20 { // both concurrently
 		codes := make(chan int, len(servers))
 		for i, s := range servers {
 			go func() {
@@ -190,7 +195,8 @@ func TestNodePortsAreTakenEverywhere(t *testing.T) {
 	})
 }
 
-// A replica with damaged pages is thrown away and filled anew, at the start or when the damage is found: etcd has everything.
+// TestDamagedReplicaIsFilledAnew checks that a replica with damaged pages is discarded and filled
+// again, at the start or when the damage is found, because etcd has all data.
 func TestDamagedReplicaIsFilledAnew(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1)
@@ -213,7 +219,8 @@ func TestDamagedReplicaIsFilledAnew(t *testing.T) {
 		}
 		a.Launch()
 		a.ready()
-		apilettest.Until(t, "the object is read and written", func() error { // the server may find the damage later, and start anew
+		// the server may find the damage later and fill the replica again
+		apilettest.Until(t, "the object is read and written", func() error {
 			if err := a.answers(maps + fmt.Sprintf("/o%02d", rand.IntN(40))); err != nil {
 				return err
 			}
@@ -225,7 +232,7 @@ func TestDamagedReplicaIsFilledAnew(t *testing.T) {
 		})
 		a.Stop()
 	}
-	// In the midst of work, too.
+	// Also while it is in use.
 	a.Launch()
 	a.ready()
 	file, err := os.OpenFile(a.data, os.O_WRONLY, 0)

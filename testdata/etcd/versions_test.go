@@ -1,6 +1,7 @@
 package etcd
 
-// This file: servers of two versions on one etcd, as during an upgrade. APILET_BEFORE names the older program: without it there is nothing to compare.
+// This file tests two versions of the server on the same etcd, as during an upgrade. APILET_BEFORE
+// names the earlier program; without it the test is skipped.
 
 import (
 	"fmt"
@@ -12,8 +13,9 @@ import (
 	"apilet/apilettest"
 )
 
-// Each version serves what the other writes, tells watches of it, and knows the other's tokens; servers are replaced one by one, each on its own
-// replica's file, while a client goes on.
+// TestVersionsShareAnEtcd checks that both versions can read and watch the objects of the other
+// version and accept its tokens. The test replaces one server after the other while a client is
+// running. They keep their replica files.
 func TestVersionsShareAnEtcd(t *testing.T) {
 	t.Parallel()
 	before := os.Getenv("APILET_BEFORE")
@@ -51,7 +53,7 @@ func TestVersionsShareAnEtcd(t *testing.T) {
 			}
 		}
 	}
-	back := servers[0] // and the way back
+	back := servers[0] // and the downgrade
 	back.ends(t, 0, syscall.SIGTERM)
 	back.Path = before
 	back.Launch()

@@ -1,13 +1,15 @@
 package linear
 
-// This file plays the same rounds against three servers on three members of etcd, each request at a server of its own choice. Servers and
-// members are killed, one of each kind at a time, and the ways between them are cut, stall and are slow: those from servers to members, and those
-// from member to member. A member dials another to hear from it, and to tell it what a broken stream did not; so what is spoilt before one of
-// them leaves the others with half of what they have to say to each other, and they elect another leader, or none until it is mended. (The
-// machine is not killed: what a member has written to its file is there after its death, whether the disk has it or not.)
+// This file runs the same rounds against three servers on three members of etcd. Each request goes
+// to a randomly chosen server. Only one server and one member are killed at a time. Their
+// connections are cut, stalled or slowed down. A member connects to another member to receive
+// messages and to send messages if the stream is broken. If the connections to a member are
+// disturbed, only half of its communication is affected. The members then elect a new leader if
+// they can. (The machine does not crash, so data in the page cache is not lost.)
 //
-// What was in flight at its server's death may yet happen: etcd has it. So a write without an answer has happened at some moment before the
-// round's end, or not at all. The same holds for one that was answered with a code of 500 or above.
+// A request may still be executed after the server has died, because etcd may have received it. If
+// there was no response, the write may have been executed at any time during the round, or not at
+// all. The same is true for responses with a status of 500 or above.
 
 import (
 	"fmt"
@@ -26,11 +28,12 @@ import (
 )
 
 const (
-	members        = 3
-	betweenMembers = 4 // each so many-th time the ways between members are spoilt
+	members = 3
+	// how often the connections between members are disturbed, one in this number of times
+	betweenMembers = 4
 )
 
-// startMembers starts etcd. Each member is reached by the others through a proxy.
+// startMembers starts etcd. The members reach each other through proxies.
 func startMembers(t *testing.T) (all []*apilettest.Server, urls string, between []*proxy.Proxy) {
 	t.Helper()
 	etcd := harness.StartEtcd(t, harness.EtcdOptions{Members: members, Flags: []string{"--heartbeat-interval", "50", "--election-timeout", "500"},
@@ -68,7 +71,7 @@ func TestHistoriesOfSeveralServersAreLinearizable(t *testing.T) {
 	t.Logf("%d disturbances", disturbed)
 }
 
-// waysTo are proxies before the members, for one server.
+// waysTo starts the proxies between a server and the members.
 func waysTo(t *testing.T, urls string) (ways []*proxy.Proxy, behind string) {
 	t.Helper()
 	var all []string
@@ -83,7 +86,7 @@ func waysTo(t *testing.T, urls string) (ways []*proxy.Proxy, behind string) {
 	return ways, strings.Join(all, ",")
 }
 
-// open are the servers that requests go to.
+// open returns the servers that receive requests.
 func (r *round) open() []*apilettest.Server {
 	if r.moving != nil {
 		return []*apilettest.Server{r.moving.current.Load()}
@@ -91,13 +94,13 @@ func (r *round) open() []*apilettest.Server {
 	return slices.Concat(r.more, []*apilettest.Server{r.s})
 }
 
-// anyServer is the present life of one of these.
+// anyServer returns the current process of one of these servers.
 func (r *round) anyServer() *apilettest.Process {
 	all := r.open()
 	return all[rand.IntN(len(all))].Process()
 }
 
-// witness is the server whose watches are to tell everything.
+// witness returns the server whose watches must receive all events.
 func (r *round) witness() *apilettest.Process {
 	if r.moving != nil {
 		return r.s.Process()
@@ -105,7 +108,8 @@ func (r *round) witness() *apilettest.Process {
 	return r.anyServer()
 }
 
-// disturb kills servers and members until the round is over, and starts them again. Beside that it spoils the ways between them.
+// disturb kills and restarts servers and members until the round ends. It also disturbs their
+// connections.
 func (r *round) disturb(over <-chan struct{}) (n int) {
 	var spoiling sync.WaitGroup
 	spoilt := 0
@@ -139,7 +143,7 @@ func (r *round) disturb(over <-chan struct{}) (n int) {
 	}
 }
 
-// spoil cuts, stalls and slows the ways of one server at a time, or those between the members: one of them or all, until the round is over.
+// spoil disturbs the connections of a server or of the members until the round ends.
 func (r *round) spoil(over <-chan struct{}) (n int) {
 	for {
 		select {

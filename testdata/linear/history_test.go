@@ -1,8 +1,8 @@
 package linear
 
-// This file makes a history: clients who fight over a few ConfigMaps, while the server is killed and started again, and watches that
-// are to tell of every write. Rounds are short, each in a namespace of its own, since the search for an explanation takes the longer
-// the more there is to explain.
+// This file generates the histories. Several clients write to the same ConfigMaps while the server
+// is killed and restarted. Watches must receive all writes. Rounds are short and use separate
+// namespaces, because the check takes longer for longer histories.
 
 import (
 	"bufio"
@@ -36,12 +36,15 @@ const (
 	clients     = 6
 	watchers    = 3
 	roundLength = 8 * time.Second
-	patience    = 90 * time.Second // for a request that is served immediately on an idle machine
-	searchTime  = 4 * time.Minute  // it takes milliseconds
-	lastKey     = keys             // of the object that tells the watchers that a round is over
+	// for a request that an idle machine serves immediately
+	patience   = 90 * time.Second
+	searchTime = 4 * time.Minute // it usually takes milliseconds
+	// key of the object that marks the end of a round for the watchers
+	lastKey = keys
 )
 
-// startApilet starts a server that keeps its objects, or its replica, in a file and compacts its history every 20 seconds.
+// startApilet starts a server that stores the data in a file. The history is compacted every 20
+// seconds.
 func startApilet(t *testing.T, flags ...string) *apilettest.Server {
 	t.Helper()
 	return apilettest.Start(t, apilettest.Data(filepath.Join(t.TempDir(), "data")),
@@ -69,19 +72,20 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 	}
 }
 
-// A round is a namespace, and what happened in it.
+// A round contains the history of a namespace.
 type round struct {
 	t       *testing.T
 	s       *apilettest.Server
-	more    []*apilettest.Server // on the same members
-	moving  *moves               // nil: requests go to all servers
-	members []*apilettest.Server // nil: the server is alone
-	ways    [][]*proxy.Proxy     // of each server, to each member
-	between []*proxy.Proxy       // before each member, for the others
+	more    []*apilettest.Server // using the same members
+	moving  *moves               // nil if requests go to all servers
+	members []*apilettest.Server // nil if the server has no etcd
+	ways    [][]*proxy.Proxy     // from each server to each member
+	// proxies in front of the members, for connections from other members
+	between []*proxy.Proxy
 	name    string
 	begin   time.Time
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	history []porcupine.Operation
 	lost    int
 }
@@ -163,26 +167,29 @@ func (r *round) length() time.Duration {
 	return roundLength
 }
 
-// insist creates what a round cannot do without.
+// insist creates an object that the round requires.
 func (r *round) insist(path, body string) {
 	var code int
 	var answer []byte
 	var err error
 	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(10 * time.Millisecond) {
 		code, answer, err = r.send("POST", path, body, "application/json")
-		if err == nil && (code == 201 || code == 409 && r.members != nil) { // a try before may have been carried out
+		// an earlier attempt may have succeeded
+		if err == nil && (code == 201 || code == 409 && r.members != nil) {
 			return
 		}
 	}
 	r.t.Fatal(code, string(answer), err)
 }
 
-// settle finds the lost answers in what a watch told. Every write has a value of its own, so it was carried out at the revision that it is told
-// with, or, when it is not told until the round's last object, before which all clients had ended, never. Whoever read what is not told there
-// finds no explanation. Deletions stay open: they have no value. (Each lost answer doubles the search: with thirty open ones it took seconds, and
-// now and then minutes.)
+// settle uses the events of a watch to determine the results of requests that received no response.
+// Every write has a unique value. If there is an event, it was executed at that revision. It was
+// never executed if there is no event before the last object of the round, which is created after
+// all clients have finished. The history is invalid if such a value was read. Deletions remain
+// open, because they have no value. (Each lost response doubles the search: with thirty open ones
+// it took seconds and occasionally minutes.)
 func settle(history []porcupine.Operation, story []event) (settled []porcupine.Operation) {
-	told := map[string]event{} // by what it made of p, which all writes set
+	told := map[string]event{} // by the value of p, which all writes set
 	for _, ev := range story {
 		if ev.kind != "DELETED" {
 			told[ev.p] = ev
@@ -206,7 +213,7 @@ func settle(history []porcupine.Operation, story []event) (settled []porcupine.O
 	return settled
 }
 
-// show writes a history that was refused to a file that a browser can show.
+// show writes an invalid history to a file that a browser can display.
 func (r *round) show(history []porcupine.Operation) {
 	_, info := porcupine.CheckOperationsVerbose(model(), history, searchTime)
 	file, err := os.CreateTemp("", "linear-*.html")
@@ -216,7 +223,7 @@ func (r *round) show(history []porcupine.Operation) {
 	r.t.Log("see", file.Name(), err)
 }
 
-// restarts ends the server, and starts it, until the round is over. Two of three ends are crashes.
+// restarts stops and starts the server until the round ends. Two of three stops are crashes.
 func (r *round) restarts(over <-chan struct{}) (n int) {
 	for {
 		select {
@@ -238,7 +245,7 @@ func (r *round) restarts(over <-chan struct{}) (n int) {
 
 // ---- Clients ----
 
-// An object is a ConfigMap as far as it matters.
+// An object contains the relevant fields of a ConfigMap.
 type object struct {
 	Metadata struct{ Name, ResourceVersion string }
 	Data     struct{ V, P string }
@@ -264,9 +271,9 @@ func (r *round) body(key int, v, p string, at int64) string {
 	return fmt.Sprintf(`{"metadata":{"name":"o%d"%s},"data":{"v":"%s","p":"%s"}}`, key, version, v, p)
 }
 
-// fight sends random requests until the round is over.
+// fight sends random requests until the round ends.
 func (r *round) fight(client int, over <-chan struct{}) {
-	var seen [keys]int64 // resourceVersions; others write meanwhile
+	var seen [keys]int64 // resourceVersions, which other clients change
 	for n := 0; ; n++ {
 		select {
 		case <-over:
@@ -295,7 +302,8 @@ func (r *round) fight(client int, over <-chan struct{}) {
 	}
 }
 
-// request makes one, and notes it. A read without an answer, and what could not be sent, says nothing.
+// request sends a request and records it. It ignores reads without a response and requests that
+// could not be sent.
 func (r *round) request(client int, in input) (out output, ok bool) {
 	present := r.anyServer()
 	op := porcupine.Operation{ClientId: client, Input: in, Call: time.Since(r.begin).Nanoseconds()}
@@ -305,7 +313,7 @@ func (r *round) request(client int, in input) (out output, ok bool) {
 	switch {
 	case err == nil && code >= 500 && r.members != nil && (in.verb == get || in.verb == list):
 		return out, false
-	case err == nil && code >= 500 && r.members != nil: // it may have happened
+	case err == nil && code >= 500 && r.members != nil: // it may have been executed
 	case err == nil:
 		if out, err = answerOf(in, code, body); err != nil {
 			r.t.Errorf("%s o%d: %v", in.verb, in.key, err)
@@ -317,7 +325,8 @@ func (r *round) request(client int, in input) (out output, ok bool) {
 	case in.verb == get || in.verb == list || errors.As(err, &unsent) && unsent.Op == "dial":
 		return out, false
 	default:
-		op.Return = max(op.Call+1, present.End.Sub(r.begin).Nanoseconds()) // what it has not done by then it never will
+		// it cannot be executed later
+		op.Return = max(op.Call+1, present.End.Sub(r.begin).Nanoseconds())
 	}
 	op.Output = out
 	r.mu.Lock()
@@ -329,7 +338,7 @@ func (r *round) request(client int, in input) (out output, ok bool) {
 	return out, true
 }
 
-// died waits for the end of a life that has failed a client, and for the next.
+// died waits until the server process has ended and the next process was started.
 func (r *round) died(present *apilettest.Process) bool {
 	select {
 	case <-present.Done:
@@ -363,7 +372,7 @@ func (r *round) try(present *apilettest.Process, in input) (code int, body []byt
 
 var client = &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 2 * clients, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 
-// ask is a request without a limit of its time.
+// ask sends a request without a timeout.
 func ask(present *apilettest.Process, path string) (*http.Response, error) {
 	request, err := http.NewRequest("GET", present.URL()+path, nil)
 	if err != nil {
@@ -373,7 +382,7 @@ func ask(present *apilettest.Process, path string) (*http.Response, error) {
 	return client.Transport.RoundTrip(request)
 }
 
-// authorize says who asks: a kube-apiserver wants to know.
+// authorize adds the token that is required by a kube-apiserver.
 func authorize(r *http.Request) {
 	if r.URL.Scheme == "https" {
 		r.Header.Set("Authorization", "Bearer "+harness.Token)
@@ -396,12 +405,12 @@ func exchange(present *apilettest.Process, method, path, body, contentType strin
 	return response.StatusCode, answer, err
 }
 
-// send is for requests between the fights.
+// send sends a request outside of the fights.
 func (r *round) send(method, path, body, contentType string) (int, []byte, error) {
 	return exchange(r.s.Process(), method, path, body, contentType)
 }
 
-// answerOf reads an answer. Codes that no state explains are left to the model.
+// answerOf parses a response. The model decides whether a status code is valid.
 func answerOf(in input, code int, body []byte) (out output, err error) {
 	out.code = code
 	switch {
@@ -425,7 +434,7 @@ func answerOf(in input, code int, body []byte) (out output, err error) {
 	return out, err
 }
 
-// An objectList is a list as far as it matters.
+// An objectList contains the relevant fields of a list.
 type objectList struct {
 	object
 	Items []object
@@ -453,7 +462,7 @@ func (r *round) listRev() int64 {
 
 // ---- Watches ----
 
-// An event is what a watch tells.
+// An event is received from a watch.
 type event struct {
 	kind string
 	key  int
@@ -468,7 +477,8 @@ func (r *round) watch(since int64) (story []event) {
 		if err != nil {
 			continue
 		}
-		if code := response.StatusCode; code == 429 || code >= 500 && r.members != nil { // 429: the server is stopping
+		// 429: the server is stopping
+		if code := response.StatusCode; code == 429 || code >= 500 && r.members != nil {
 			response.Body.Close()
 			continue
 		}
@@ -501,7 +511,8 @@ func (r *round) watch(since int64) (story []event) {
 
 var (
 	errRefused = errors.New("the watch is refused")
-	errBehind  = errors.New("the revision has not come to this server yet") // of several, within the seconds that it waits
+	// the server may not have received it in time
+	errBehind  = errors.New("the revision has not come to this server yet")
 	errExpired = errors.New("the revision is too old")
 )
 
@@ -529,8 +540,8 @@ func eventOf(line []byte) (ev event, err error) {
 	return event{frame.Type, o.key(), o.rev(), o.Data.V, o.Data.P}, nil
 }
 
-// judge holds what a watch told against the answers: each write that was acknowledged is told once, in the order of revisions, and
-// nothing is told that nobody wrote.
+// judge compares the events with the responses. There must be exactly one event for every
+// acknowledged write, in the order of the revisions, and no other events.
 func judge(story []event, history []porcupine.Operation) (problems []string) {
 	told := map[int64]event{}
 	cells := [keys]cell{}
@@ -609,7 +620,7 @@ func TestLostAnswersAreFoundInTheStory(t *testing.T) {
 	}
 }
 
-// TestStoriesWithGapsAreRefused: the judge must be able to say no.
+// TestStoriesWithGapsAreRefused checks that judge detects errors.
 func TestStoriesWithGapsAreRefused(t *testing.T) {
 	wrote := func(v verb, value string, code int, c cell) porcupine.Operation {
 		return porcupine.Operation{Input: input{verb: v, value: value}, Output: output{code: code, rev: c.rev, cell: c}}

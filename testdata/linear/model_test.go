@@ -1,7 +1,8 @@
 package linear
 
-// This file says what a Kubernetes API server is, in the smallest terms: a counter, and a few objects that remember the count of their
-// last write. A request whose answer was lost has either happened, at some moment before the server died, or not at all.
+// This file defines a minimal model of an API server. It contains the current revision and the
+// objects with the revision of their last write. If the response was lost, the request was executed
+// at some time before the server died, or not at all.
 
 import (
 	"fmt"
@@ -10,16 +11,16 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-const keys = 4 // objects that the clients fight over
+const keys = 4 // number of objects that the clients compete for
 
-// A verb is what a request asks for.
+// A verb is the type of a request.
 type verb string
 
 const (
 	create verb = "create"
 	get    verb = "get"
-	update verb = "update" // of both fields, if the object is still at a resourceVersion
-	patch  verb = "patch"  // of field p
+	update verb = "update" // of both fields, if the resourceVersion matches
+	patch  verb = "patch"  // of the field p
 	remove verb = "delete"
 	list   verb = "list"
 )
@@ -29,31 +30,33 @@ type input struct {
 	verb  verb
 	key   int
 	value string // unique among all writes
-	at    int64  // update: the resourceVersion that the object must have
+	at    int64  // for update: the expected resourceVersion
 }
 
-// A cell is an object, or its absence.
+// A cell contains the state of an object, which may not exist.
 type cell struct {
 	there bool
-	rev   int64 // its resourceVersion; -n: not known, but greater than n, since the answer was lost
-	v, p  string
+	// its resourceVersion; -n means unknown but greater than n, because the response was lost
+	rev  int64
+	v, p string
 }
 
-// An output is an answer.
+// An output is a response.
 type output struct {
-	code  int // 0: the answer was lost
+	code  int // 0: there was no response
 	rev   int64
 	cell  cell
-	cells [keys]cell // of a list
+	cells [keys]cell // for a list
 }
 
-// A state is all that there is.
+// A state is the state of the server.
 type state struct {
-	rev   int64 // at least
+	rev   int64 // a lower bound
 	cells [keys]cell
 }
 
-// matches says whether a cell can be what was read, and returns it with its resourceVersion known.
+// matches reports whether the cell is consistent with the state that was read. It returns the cell
+// with its resourceVersion.
 func (c cell) matches(read cell) (cell, bool) {
 	if c.rev <= 0 && c.there && read.rev > -c.rev {
 		c.rev = read.rev
@@ -61,7 +64,7 @@ func (c cell) matches(read cell) (cell, bool) {
 	return c, c == read
 }
 
-// code is what a request is answered in this state.
+// code returns the expected status code of a request in this state.
 func (s *state) code(in input) int {
 	there := s.cells[in.key].there
 	switch {
@@ -77,7 +80,8 @@ func (s *state) code(in input) int {
 	return 200
 }
 
-// written is the state after a write that succeeds, at a revision; 0: it is not known.
+// written returns the state after a successful write at a revision. 0 means that the revision is
+// unknown.
 func (s state) written(in input, rev int64) state {
 	c := s.cells[in.key]
 	if rev == 0 {
@@ -97,7 +101,7 @@ func (s state) written(in input, rev int64) state {
 	return s
 }
 
-// step returns the states that can follow when a request has had an answer.
+// step returns the possible states after a request with the given response.
 func step(s state, in input, out output) []state {
 	switch in.verb {
 	case get:
@@ -141,7 +145,7 @@ func only(s state, possible bool) []state {
 	return []state{s}
 }
 
-// model is the above in Porcupine's terms.
+// model returns the model for Porcupine.
 func model() porcupine.Model {
 	return (&porcupine.NondeterministicModel{
 		Init: func() []any { return []any{state{}} },
@@ -157,13 +161,14 @@ func model() porcupine.Model {
 	}).ToModel()
 }
 
-// ---- Histories that must be refused ----
+// ---- Invalid histories ----
 
-// A call is an operation of a history that is written by hand; times are those of its place, unless it overlaps what follows.
+// A call is an operation of a handwritten history. The times are derived from its position unless
+// it overlaps with the following calls.
 type call struct {
 	in     input
 	out    output
-	longer int // so many of the following calls begin before this one is answered
+	longer int // number of following calls that start before this one returns
 }
 
 func linearizable(calls []call) bool {

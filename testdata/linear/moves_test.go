@@ -1,14 +1,18 @@
 package linear
 
-// This file moves clients from apilet to a kube-apiserver on the same etcd, and back, while they write: a proxy's switch from one server to the
-// other. Both are up together before it moves; the one that is left ends, half of the times by SIGKILL under its clients, else by SIGTERM a second after
-// they went, and is back for the next move. It wants a kube-apiserver, as a program:
+// This file moves clients from apilet to a kube-apiserver on the same etcd, and back, while they
+// write. The proxy is switched from one server to the other. Both servers run before the switch.
+// The old server then ends, half of the times by SIGKILL while clients are connected, otherwise by
+// SIGTERM a second later, and is restarted for the next move. The test requires a kube-apiserver
+// program:
 //
 //	KUBE_APISERVER=kube-apiserver go test -run Moves .
 //
-// What clients saw has to have an explanation, as everywhere in this module. Another apilet, which no client but one watch uses, stays: what it tells
-// is judged against the writes, and what watches of the servers that come and go tell is compared with it, event by event. A watch that resumes at a
-// kube-apiserver younger than its revision is refused there (410), and goes on from a list, which has to be what the witness had at that revision.
+// The responses must be linearizable, as in the other tests of this module. Another apilet with
+// only one client, a watch, runs all the time. The events are compared with the writes and with the
+// other watches. If a watch resumes on a kube-apiserver that is younger than its revision, the
+// server returns 410, and the watch continues from a list, which must match the witness at that
+// revision.
 
 import (
 	"bufio"
@@ -27,27 +31,30 @@ import (
 )
 
 const (
-	moveLength = 45 * time.Second // of a round: a kube-apiserver takes some seconds to start
-	together   = time.Second      // both servers are up
+	// duration of a round, because kube-apiserver takes several seconds to start
+	moveLength = 45 * time.Second
+	together   = time.Second // time with both servers
 )
 
-// moves are what happens to the servers of a round.
+// moves moves the clients of a round to the other server.
 type moves struct {
 	r       *round
 	servers [2]*apilettest.Server
-	current atomic.Pointer[apilettest.Server] // where requests go
-	until   sync.WaitGroup                    // the followers have come to the round's end
+	current atomic.Pointer[apilettest.Server] // receives the requests
+	// waits for the followers to reach the end of the round
+	until sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	segments []segment
 }
 
-// A segment is what a watch told without a gap.
+// A segment contains the events that were received from a watch without interruption.
 type segment struct {
-	from   int64
-	listed map[int]cell // what there was; nil at the round's beginning
+	from int64
+	// the objects at the start, or nil at the start of the round
+	listed map[int]cell
 	story  []event
-	whole  bool // it came to the round's end
+	whole  bool // it reached the end of the round
 }
 
 func TestHistoriesAcrossMovesAreLinearizable(t *testing.T) {
@@ -76,7 +83,7 @@ func TestHistoriesAcrossMovesAreLinearizable(t *testing.T) {
 	t.Logf("%d moves", moved)
 }
 
-// play moves the clients until the round is over.
+// play moves the clients between the servers until the round ends.
 func (m *moves) play(over <-chan struct{}) (n int) {
 	for {
 		old := m.current.Load()
@@ -90,9 +97,9 @@ func (m *moves) play(over <-chan struct{}) (n int) {
 				m.r.t.Error(err)
 				return n
 			}
-		default: // it has not been left yet
+		default: // it is still in use
 		}
-		killed := n%4 < 2 // either server ends in either way
+		killed := n%4 < 2 // both servers are stopped in both ways
 		if killed {
 			old.Kill()
 		}
@@ -111,7 +118,7 @@ func (m *moves) play(over <-chan struct{}) (n int) {
 
 // ---- Watches ----
 
-// follow watches from a revision on at whatever server requests go to, in segments, until the round's last object.
+// follow watches from a revision until the round's last object, on the current server, in segments.
 func (m *moves) follow(since int64) {
 	defer m.until.Done()
 	s := segment{from: since}
@@ -154,7 +161,7 @@ func (m *moves) keep(s segment) {
 
 var errEnd = errors.New("the round's last object")
 
-// watch follows one server; nil: it has gone, or is not there.
+// watch follows one server. It returns nil if the server has ended or is unavailable.
 func (m *moves) watch(s *segment, since int64) error {
 	response, err := ask(m.r.anyServer(), fmt.Sprintf("%s?watch=1&resourceVersion=%d", m.r.path(-1), since))
 	if err != nil {
@@ -165,7 +172,7 @@ func (m *moves) watch(s *segment, since int64) error {
 	case code == http.StatusGone:
 		return errExpired
 	case code != http.StatusOK:
-		return nil // it begins, or stops
+		return nil // the server is starting or stopping
 	}
 	for lines := bufio.NewReader(response.Body); ; {
 		line, err := lines.ReadBytes('\n')
@@ -185,7 +192,7 @@ func (m *moves) watch(s *segment, since int64) error {
 	}
 }
 
-// list is what there is, and at which revision.
+// list returns the objects and the revision.
 func (m *moves) list() (rev int64, listed map[int]cell, err error) {
 	code, body, err := exchange(m.r.anyServer(), "GET", m.r.path(-1), "", "")
 	if err == nil && code != http.StatusOK {
@@ -202,7 +209,7 @@ func (m *moves) list() (rev int64, listed map[int]cell, err error) {
 	return l.rev(), listed, err
 }
 
-// judge holds the segments against what the witness told.
+// judge compares the segments with the witness's events.
 func (m *moves) judge(told []event) (problems []string) {
 	events := 0
 	for _, s := range m.segments {

@@ -1,7 +1,8 @@
 package main
 
-// This file packs: a program with what explains it and the notices that have to go along, as .tar.gz or, for Windows, .zip. Files stand in the order of their
-// names, belong to root, and are as old as the commit.
+// This file creates archives that contain a program, its documentation and the licenses. They are
+// .zip files for Windows and .tar.gz files for other systems. Files are sorted by name, belong to
+// root, and have the time of the commit.
 
 import (
 	"archive/tar"
@@ -20,11 +21,11 @@ import (
 	"time"
 )
 
-// A file is one in an archive. A name that ends with a slash is a folder.
+// A file is a file in an archive. Names of directories end with a slash.
 type file struct {
 	name    string
 	mode    int64
-	owner   int // its number; 0 is root
+	owner   int // user ID; 0 is root
 	content []byte
 }
 
@@ -32,7 +33,7 @@ func sortFiles(files []file) {
 	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
 }
 
-// under is files in a folder.
+// under adds a directory to the names of the files.
 func under(folder string, files []file) (moved []file) {
 	for _, f := range files {
 		f.name = path.Join(folder, f.name)
@@ -58,7 +59,7 @@ func (r *release) writeArchives(context.Context) error {
 	return nil
 }
 
-// contents are a build's files.
+// contents returns a build's files.
 func (r *release) contents(b build) ([]file, error) {
 	program, err := os.ReadFile(b.path)
 	if err != nil {
@@ -85,7 +86,7 @@ func (r *release) contents(b build) ([]file, error) {
 	return files, nil
 }
 
-// thirdParties is the file with everybody's notices.
+// thirdParties returns the file with all notices.
 func (r *release) thirdParties() file {
 	return file{name: "LICENSES", mode: 0o644, content: r.notices.text(r.ownLicence())}
 }
@@ -132,7 +133,7 @@ func writeZip(w io.Writer, files []file, date time.Time) error {
 	return z.Close()
 }
 
-// writeFile makes a file of what is written. One that is there already is somebody else's: an error.
+// writeFile creates a file with the written content. It is an error if the file exists.
 func writeFile(name string, write func(io.Writer) error) error {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -145,7 +146,7 @@ func writeFile(name string, write func(io.Writer) error) error {
 	return f.Close()
 }
 
-// writeSums writes what sha256sum -c reads.
+// writeSums writes the checksums for sha256sum -c.
 func (r *release) writeSums(context.Context) error {
 	entries, err := os.ReadDir(r.made)
 	if err != nil {

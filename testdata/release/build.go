@@ -1,7 +1,8 @@
 package main
 
-// This file builds the programs. All that the Go command takes from its surroundings is set here, for each platform to the oldest processor that Go's own
-// releases are for: a builder's GOFLAGS or GOAMD64 would make other bytes.
+// This file builds the programs. It sets all variables that affect the go command, and for each
+// platform the oldest processor that Go's own releases support. Otherwise a user's GOFLAGS or
+// GOAMD64 would change the bytes.
 
 import (
 	"context"
@@ -21,10 +22,10 @@ func (t target) String() string { return t.os + "/" + t.arch }
 
 const allTargets = "linux/amd64,linux/arm64,linux/arm,linux/riscv64,darwin/amd64,darwin/arm64,windows/amd64"
 
-// A flavour is what is compiled in.
+// A flavour is a set of compiled features.
 type flavour struct{ name, tags string }
 
-// gRPC's pages for debugging, which full leaves out, would keep 8 MiB in the program that nobody asks for.
+// full excludes gRPC's debugging pages, which would add 8 MiB to the program.
 var allFlavours = map[string]flavour{"full": {"", "grpcnotrace"}, "noetcd": {"noetcd", "noetcd"}}
 
 // A build is a program for a target.
@@ -32,16 +33,16 @@ type build struct {
 	target
 	flavour
 	path string
-	info *buildinfo.BuildInfo // as the program has it
+	info *buildinfo.BuildInfo // read from the program
 }
 
-// title is the name of what is made of a build, without its end.
+// title returns the base name of the files for a build, without extension.
 func (r *release) title(b build) string {
 	parts := []string{"apilet", r.version, b.os, b.arch, b.name}
 	return strings.TrimSuffix(strings.Join(parts, "-"), "-")
 }
 
-// program is the name of the file.
+// program returns the name of the program's file.
 func (b build) program() string {
 	if b.os == "windows" {
 		return "apilet.exe"
@@ -49,7 +50,7 @@ func (b build) program() string {
 	return "apilet"
 }
 
-// buildAll builds what was asked for, and sets the version.
+// buildAll builds all programs and sets the version.
 func (r *release) buildAll(ctx context.Context) error {
 	for _, t := range r.targets {
 		for _, f := range r.flavours {
@@ -84,7 +85,8 @@ func (r *release) build(ctx context.Context, t target, f flavour) (build, error)
 	return b, nil
 }
 
-// native is a program that this machine runs: one of the release's, or one that is built for it.
+// native returns a program that can be run on this machine. It builds the program if it is not part
+// of the release.
 func (r *release) native(ctx context.Context) (build, error) {
 	here := target{runtime.GOOS, runtime.GOARCH}
 	for _, b := range r.builds {
@@ -95,7 +97,7 @@ func (r *release) native(ctx context.Context) (build, error) {
 	return r.build(ctx, here, allFlavours["full"])
 }
 
-// goCommand runs the Go command in the clone, for a target.
+// goCommand runs the go command in the clone for a target.
 func (r *release) goCommand(ctx context.Context, t target, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = r.source

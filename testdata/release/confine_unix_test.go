@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// confined returns the attributes of a process that sees only a folder's files and runs as a user without rights.
-// It returns nil if the test has no right to start such a process.
+// confined returns the attributes of a process that can only access the files in a folder and runs
+// as a user without privileges. It returns nil if the test has no right to start such a process.
 func confined(root string, user uint32) *syscall.SysProcAttr {
 	if os.Getuid() != 0 {
 		return nil

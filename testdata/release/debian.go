@@ -1,7 +1,9 @@
 package main
 
-// This file makes Debian's packages of the programs for Linux: the program, the unit of docs/apilet.service with its flags in /etc/default/apilet,
-// rotation of the audit log, man pages and completions. Installing does not start the server: it would listen before anybody has said where.
+// This file creates Debian packages of the programs for Linux. They contain the program, the unit
+// of docs/apilet.service with its flags in /etc/default/apilet, rotation of the audit log, man
+// pages and completions. The installation does not start the server, because the administrator has
+// to configure its address first.
 
 import (
 	"bytes"
@@ -63,15 +65,15 @@ func (r *release) writePackage(b build) error {
 	return writeFile(filepath.Join(r.made, packager.ConventionalFileName(info)), func(w io.Writer) error { return packager.Package(info, w) })
 }
 
-// nfpmArch is what nfpm, which names the package after it, calls a build's processor.
+// nfpmArch returns the name of the processor that is used by nfpm in the package name.
 func nfpmArch(b build) string {
 	if b.arch == "arm" {
-		return "arm7" // as build.go sets GOARM
+		return "arm7" // build.go sets GOARM=7
 	}
 	return b.arch
 }
 
-// packaged lays a package's files out in a folder, and says where they go.
+// packaged writes the files of the package to a directory and returns their destinations.
 func (r *release) packaged(b build, stage string) (files.Contents, error) {
 	var contents files.Contents
 	var failed error
@@ -118,19 +120,20 @@ func (r *release) packaged(b build, stage string) (files.Contents, error) {
 
 var execStart = regexp.MustCompile(`(?m)^ExecStart=/usr/local/bin/apilet (.*\\\n)*.*\n`)
 
-// packagedUnit is the unit of a device with the package's program, and the flags where an administrator may change them.
+// packagedUnit changes the systemd unit to start the program of the package, with flags from a file
+// that can be edited by the administrator.
 func packagedUnit(unit string) (string, error) {
 	if len(execStart.FindAllString(unit, -1)) != 1 {
 		return "", fmt.Errorf("docs/apilet.service does not start /usr/local/bin/apilet in one way")
 	}
-	_, unit, _ = strings.Cut(unit, "\n") // where it lies, and what explains it
+	_, unit, _ = strings.Cut(unit, "\n") // remove the comment about its location and use
 	return execStart.ReplaceAllLiteralString(unit, "EnvironmentFile=/etc/default/apilet\nExecStart=/usr/bin/apilet $APILET_FLAGS\n"), nil
 }
 
 func gzipped(text []byte) []byte {
 	var b bytes.Buffer
-	w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // fails for levels that are none
-	_, _ = w.Write(text)                                  // neither fails into memory
+	w, _ := gzip.NewWriterLevel(&b, gzip.BestCompression) // only fails for invalid levels
+	_, _ = w.Write(text)                                  // writing to memory cannot fail
 	_ = w.Close()
 	return b.Bytes()
 }

@@ -1,7 +1,8 @@
 package main
 
-// This file makes the image for containers, of nothing: the program, the notices, a folder for its data and one for temporary files. It is one file, an OCI
-// layout as tar, with one image for each of Linux' platforms under one name, so that each machine takes its own.
+// This file creates the container image from scratch: the program, the notices, a directory for
+// data, and one for temporary files. The image is an OCI layout in a tar file. It contains an image
+// for each Linux platform.
 //
 //	skopeo copy --all oci-archive:apilet-v0.1.0-image.tar docker://registry.example.com/apilet:v0.1.0
 //	podman load -i apilet-v0.1.0-image.tar
@@ -24,9 +25,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-const nobody = 65532 // the user that images of nothing have by custom
+const nobody = 65532 // the conventional user ID in images without a base
 
-// writeImage makes the file, if there is a full program for Linux.
+// writeImage creates the file if there is a full program for Linux.
 func (r *release) writeImage(context.Context) error {
 	list := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	images := 0
@@ -69,7 +70,7 @@ func platform(b build) *v1.Platform {
 	return p
 }
 
-// image is the one for a build.
+// image returns the image for a build.
 func (r *release) image(b build) (v1.Image, error) {
 	program, err := os.ReadFile(b.path)
 	if err != nil {
@@ -101,11 +102,11 @@ func (r *release) image(b build) (v1.Image, error) {
 	return mutate.ConfigFile(image, r.imageConfig(b, image))
 }
 
-// imageConfig says how a container of the image runs, if it is not told otherwise.
+// imageConfig sets the default command and user of a container.
 func (r *release) imageConfig(b build, image v1.Image) *v1.ConfigFile {
 	c, err := image.ConfigFile()
 	if err != nil {
-		panic(err) // of an image that was made here
+		panic(err) // cannot happen, because the image was created above
 	}
 	c = c.DeepCopy()
 	p := platform(b)
@@ -127,7 +128,7 @@ func (r *release) imageConfig(b build, image v1.Image) *v1.ConfigFile {
 	return c
 }
 
-// filesIn are the files and folders in a folder, as they go into an archive.
+// filesIn returns the files and directories in a directory for an archive.
 func filesIn(folder string) (files []file, err error) {
 	err = filepath.WalkDir(folder, func(name string, e fs.DirEntry, err error) error {
 		if err != nil || name == folder {

@@ -40,7 +40,7 @@ func smallRelease(t *testing.T, url string) (folder, archive string) {
 	return folder, archive
 }
 
-// install runs a release's script and returns its output.
+// install runs the script of a release and returns its output.
 func install(folder string, args ...string) (string, error) {
 	out, err := exec.Command("sh", append([]string{filepath.Join(folder, "install.sh")}, args...)...).CombinedOutput()
 	return string(out), err

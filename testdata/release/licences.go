@@ -1,7 +1,8 @@
 package main
 
-// This file collects the notices that have to go along with a program: for each package in it, whatever module it is of, the files of that name in its
-// folder and in those above it, up to the module's own. A module without a licence, or with one that nobody has looked at yet, ends the release.
+// This file collects the notices that must accompany a program. It looks for license files in the
+// directory of each package and in its parent directories within the module. The release fails if a
+// module has no license or if its license is not known.
 
 import (
 	"cmp"
@@ -18,26 +19,27 @@ import (
 	"github.com/google/licenseclassifier/v2/assets"
 )
 
-// known are the licences, by SPDX's names, that ask for nothing but that they go along.
+// known lists the accepted licenses by their SPDX names. They have no conditions except that the
+// text must be included.
 var known = []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MIT"}
 
 var noticeFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)(\.(txt|md|[a-z]*libyaml))?$`)
 
-// notices are all modules of a release's programs, Go's own library among them.
+// notices contains all modules of a release's programs, including Go's standard library.
 type notices struct {
 	modules map[string]*module // by path@version
 	reader  *classifier.Classifier
-	told    map[string][]string // the licences of a text: most modules have the same
+	told    map[string][]string // licenses by text, because most modules use the same text
 }
 
-// A module is one with its notices.
+// A module contains the license files of a module.
 type module struct {
 	name     string            // path@version
-	texts    map[string]string // by file name, in the module
-	licences []string          // SPDX's names
+	texts    map[string]string // by file name in the module
+	licences []string          // SPDX names
 }
 
-// findNotices collects those of all programs.
+// findNotices collects the notices of all programs.
 func (r *release) findNotices(ctx context.Context) error {
 	reader, err := assets.DefaultClassifier()
 	if err != nil {
@@ -70,10 +72,10 @@ func (r *release) findNotices(ctx context.Context) error {
 	return r.notices.check()
 }
 
-// standard is the name of Go's library as a module.
+// standard returns the name of Go's standard library as a module.
 func standard(b build) string { return "std@" + strings.TrimPrefix(b.info.GoVersion, "go") }
 
-// add adds the notices that hold for a folder of a module.
+// add adds the notices that apply to a directory of a module.
 func (n *notices) add(name, root, folder string) error {
 	m := n.modules[name]
 	if m == nil {
@@ -105,7 +107,8 @@ func (n *notices) add(name, root, folder string) error {
 	return nil
 }
 
-// licencesIn are the licences that a text has. A mere reference to one, as in a NOTICE, is none.
+// licencesIn returns the licenses in a text. A NOTICE file that only refers to a license is
+// ignored.
 func (n *notices) licencesIn(text string) []string {
 	names, ok := n.told[text]
 	if ok {
@@ -120,7 +123,7 @@ func (n *notices) licencesIn(text string) []string {
 	return names
 }
 
-// check sees that each module has a licence that is known.
+// check checks that each module has a known license.
 func (n *notices) check() error {
 	for _, m := range n.sorted() {
 		slices.Sort(m.licences)
@@ -141,7 +144,8 @@ func (n *notices) sorted() []*module {
 	return slices.SortedFunc(maps.Values(n.modules), func(a, b *module) int { return cmp.Compare(a.name, b.name) })
 }
 
-// text is the file that goes along: a table of modules, then each text once, with whose it is.
+// text returns the content of the file, which contains a table of modules and the texts of the
+// licenses.
 func (n *notices) text(own string) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apilet: %s\n\nIt contains the following modules, each under the licences beside it. Their texts and notices follow.\n\n", own)
@@ -159,7 +163,7 @@ func (n *notices) text(own string) []byte {
 	return []byte(b.String())
 }
 
-// ownLicence says how apilet itself is licensed: by the file LICENSE, once there is one.
+// ownLicence returns apilet's license from the file LICENSE, if it exists.
 func (r *release) ownLicence() string {
 	text, err := os.ReadFile(filepath.Join(r.source, "LICENSE"))
 	if err != nil {

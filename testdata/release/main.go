@@ -1,4 +1,5 @@
-// Release makes what apilet hands out, from a commit: the same commit and the same Go make the same bytes, whoever builds them, and where.
+// Release creates apilet's release files from a commit. The same commit and the same version of Go
+// always produce the same bytes.
 //
 //	go run . -repo ../.. -ref v0.1.0 -out /tmp/v0.1.0
 //
@@ -8,13 +9,14 @@
 //	                                                              ├─▶ image for containers ┤
 //	                                                              └─▶ install script ──────┘
 //
-// The clone has what is committed and nothing else, so that the Go command writes the tag and the commit's date into each program; this date is the
-// time of everything that has one. Nothing comes from the machine but Go itself, whose version the program and the SBOMs tell, and no service is asked but
-// the module proxy.
+// The clone contains only committed files, so that the go command writes the tag and the commit's
+// date into each program. This date is also used for all files. The only input from the machine is
+// Go, whose version the program and the SBOMs record, and the only network service is the module
+// proxy.
 //
-// This file has the order of steps. source.go makes the clone, build.go the programs; licences.go, sbom.go and manual.go find out what goes along;
-// archive.go, image.go and debian.go pack; installer.go
-// writes the install script.
+// This file defines the order of steps. source.go creates the clone, and build.go builds the
+// programs. licences.go, sbom.go and manual.go generate the accompanying files. archive.go,
+// image.go and debian.go create packages. installer.go writes the install script.
 package main
 
 import (
@@ -29,26 +31,26 @@ import (
 	"time"
 )
 
-// options are what a release is made of.
+// options are the inputs of a release.
 type options struct {
-	repo, ref  string   // the git repository, and the commit in it
-	out        string   // a folder that is not there yet
+	repo, ref  string   // the git repository, and the commit
+	out        string   // a directory that does not exist yet
 	targets    []target // platforms
 	flavours   []flavour
 	maintainer string // of the packages
-	url        string // from which install.sh downloads; empty means that its user says so
+	url        string // URL used by install.sh, or empty if it must be given by the user
 	log        io.Writer
 }
 
-// A release is one that is being made.
+// A release holds the state of a release that is being created.
 type release struct {
 	options
 	source  string // the clone
-	work    string // for what is on its way
-	made    string // becomes out
+	work    string // temporary directory
+	made    string // renamed to out at the end
 	version string
 	commit  string
-	date    time.Time // the commit's
+	date    time.Time // of the commit
 	builds  []build
 	notices *notices
 	manual  *manual
@@ -76,7 +78,7 @@ func main() {
 	}
 }
 
-// choose sets targets and flavours from their lists.
+// choose parses the lists of targets and flavours.
 func (o *options) choose(targets, flavours string) error {
 	for _, name := range strings.Split(targets, ",") {
 		t := target{}
@@ -96,7 +98,7 @@ func (o *options) choose(targets, flavours string) error {
 	return nil
 }
 
-// makeRelease makes the folder, or nothing.
+// makeRelease creates the whole directory or nothing.
 func makeRelease(ctx context.Context, o options) error {
 	if o.out == "" {
 		return fmt.Errorf("-out names no folder")
@@ -113,7 +115,7 @@ func makeRelease(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(made) // is not there any more if all went well
+	defer os.RemoveAll(made) // does not exist if the release was created
 	r := &release{options: o, work: work, made: made, source: filepath.Join(work, "source")}
 	for _, step := range []struct {
 		what string

@@ -1,7 +1,8 @@
 package main
 
-// This file makes the man pages, of what the program's own help says, and has it print the completions. The help is made of the program's table of commands,
-// so neither can have a flag that the program has not.
+// This file generates the man pages from the program's help, and calls the program for the
+// completions. The help is generated from the program's table of commands, so that neither can
+// contain flags that do not exist.
 
 import (
 	"context"
@@ -11,28 +12,28 @@ import (
 	"time"
 )
 
-// manual is the files that explain the program.
+// manual contains the documentation files of the program.
 type manual struct {
 	pages       []file // apilet.1, apilet-backup.1, ...
 	completions []file // apilet.bash, _apilet, apilet.fish
 }
 
-// A helpText is what `apilet help` prints, in parts.
+// A helpText is the parsed output of `apilet help`.
 type helpText struct {
-	about    string // what it is
+	about    string // description
 	usage    []string
-	commands [][2]string // name and what it does
-	notes    []string    // paragraphs between
+	commands [][2]string // name and description
+	notes    []string    // paragraphs in between
 	groups   []flagGroup
 }
 
-// A flagGroup is flags under a title.
+// A flagGroup contains flags with a title.
 type flagGroup struct {
 	title string
-	flags [][2]string // as it is written, and what it means
+	flags [][2]string // flag and description
 }
 
-// writeManual asks the program.
+// writeManual generates the manual from the program's output.
 func (r *release) writeManual(ctx context.Context) error {
 	native, err := r.native(ctx)
 	if err != nil {
@@ -65,7 +66,8 @@ func (r *release) writeManual(ctx context.Context) error {
 	return nil
 }
 
-// parseHelp takes a help apart: paragraphs, of which some have a title with a colon.
+// parseHelp parses a help text. The text is divided into paragraphs. Some of them have a title that
+// ends with a colon.
 func parseHelp(text string) (h helpText) {
 	paragraphs := strings.Split(text, "\n\n")
 	h.about = paragraphs[0]
@@ -88,7 +90,7 @@ func parseHelp(text string) (h helpText) {
 	return h
 }
 
-// parseFlags takes lines in pairs: a flag, and below it, further in, what it means.
+// parseFlags parses the flags and the indented descriptions.
 func parseFlags(body string) (flags [][2]string) {
 	for line := range strings.Lines(body) {
 		line = strings.TrimRight(line, "\n")
@@ -101,7 +103,7 @@ func parseFlags(body string) (flags [][2]string) {
 	return flags
 }
 
-// page is a help as a man page.
+// page formats a help text as a man page.
 func (r *release) page(name string, h helpText) file {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -161,7 +163,7 @@ func seeAlso(name string, h helpText) string {
 	return strings.Join(pages, ",\n")
 }
 
-// roff is a text that troff prints as it is.
+// roff escapes a text for troff.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "`", `\(ga`, "\n", " ").Replace(text)
 	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {

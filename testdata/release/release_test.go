@@ -1,7 +1,9 @@
 package main
 
-// This test makes a release of what is committed here for one platform, twice and from two places, and then takes it as those do who are handed it: it unpacks
-// archive, image and package, starts the programs, and reads what goes along. With APILET_RELEASED=FOLDER the archive's files are left there.
+// This file creates a release of the current commit twice, in different directories, and uses it
+// like an administrator. It unpacks the archive, the image and the package, starts the programs,
+// and reads the other files. starts the programs, and reads the accompanying files. With
+// APILET_RELEASED=FOLDER the archive's files are kept there.
 
 import (
 	"archive/tar"
@@ -93,7 +95,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// read returns what is in a file.
+// read returns the content of a file.
 func read(t *testing.T, name string) string {
 	t.Helper()
 	content, err := os.ReadFile(name)
@@ -101,7 +103,7 @@ func read(t *testing.T, name string) string {
 	return string(content)
 }
 
-// run returns what a command prints.
+// run returns the output of a command.
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	out, err := output(exec.Command(name, args...))
@@ -109,9 +111,9 @@ func run(t *testing.T, name string, args ...string) string {
 	return out
 }
 
-// ---- Making it ----
+// ---- Creating the release ----
 
-// cloneWithTag is a clone of this repository whose commit is tagged, so that this one stays as it is.
+// cloneWithTag clones this repository and tags the commit, so that this repository is unchanged.
 func cloneWithTag(t *testing.T) string {
 	if _, err := git(t.Context(), ".", "rev-parse", "--verify", "HEAD"); err != nil {
 		t.Skip("no git repository, so nothing to release: ", err)
@@ -173,7 +175,7 @@ func wantSums(t *testing.T, folder string) {
 
 // ---- The program ----
 
-// unpack unpacks a .tar.gz, or a tar, and returns the folder.
+// unpack unpacks a .tar.gz or .tar file and returns the directory.
 func unpack(t *testing.T, archive, folder string) string {
 	t.Helper()
 	f, err := os.Open(archive)
@@ -238,7 +240,7 @@ func wantVersion(t *testing.T, repo, program string) {
 	}
 }
 
-// wantServes starts a server, has it store an object, and stops it.
+// wantServes starts a server, stores an object, and stops the server.
 func wantServes(t *testing.T, s *apilettest.Server) {
 	t.Helper()
 	must(t, s.Run())
@@ -260,14 +262,15 @@ func wantServes(t *testing.T, s *apilettest.Server) {
 	}
 }
 
-// wantAnswers asks a server without kubectl, and knows of its certificate only that it is there.
+// wantAnswers sends a request to a server without kubectl. It does not verify the certificate.
 func wantAnswers(t *testing.T, kubeconfig string) {
 	url := regexp.MustCompile(`"server": "(.*)"`).FindStringSubmatch(read(t, kubeconfig))
 	if url == nil {
 		t.Fatal("no server in the kubeconfig")
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true} // of a server that this test has started
+	// used for a server that was started by this test
+	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
 	answer, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Get(url[1] + "/readyz")
 	must(t, err)
 	defer answer.Body.Close()
@@ -276,7 +279,7 @@ func wantAnswers(t *testing.T, kubeconfig string) {
 	}
 }
 
-// ---- What goes along ----
+// ---- Accompanying files ----
 
 var helpFlag = regexp.MustCompile(`(?m)^  (--?[\w-]+)`)
 
@@ -299,7 +302,8 @@ func wantPages(t *testing.T, program, folder string) {
 			cmd := exec.Command(man, "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", filepath.Join(folder, name))
 			var complaints strings.Builder
 			cmd.Stderr = &complaints
-			if err := cmd.Run(); err == nil && complaints.Len() > 0 { // it may be there without groff
+			// the program may exist without groff
+			if err := cmd.Run(); err == nil && complaints.Len() > 0 {
 				t.Errorf("%s: %s", name, complaints.String())
 			}
 		}
@@ -321,7 +325,7 @@ func wantCompletions(t *testing.T, folder string) {
 	}
 }
 
-// dependencies are the modules that a program says it has.
+// dependencies returns all modules in the build information of the program.
 func dependencies(t *testing.T, program string) map[string]bool {
 	info, err := buildinfo.ReadFile(program)
 	must(t, err)
@@ -391,7 +395,7 @@ func wantImage(t *testing.T, program, file string) {
 	must(t, err)
 	root := t.TempDir()
 	must(t, os.Chmod(root, 0o755))
-	must(t, os.Chmod(filepath.Dir(root), 0o755)) // for a user who is nobody
+	must(t, os.Chmod(filepath.Dir(root), 0o755)) // for a user without rights
 	content := mutate.Extract(image)
 	defer content.Close()
 	headers := untar(t, content, root)
@@ -404,7 +408,8 @@ func wantImage(t *testing.T, program, file string) {
 	t.Run("serves", func(t *testing.T) { wantContainerServes(t, config.Config, root) })
 }
 
-// wantContainerServes runs what the image says, and where there are rights for it in nothing but the image's files, as the image's user.
+// wantContainerServes runs the image's command. If the test has the rights, it runs it as the
+// image's user with only the image's files.
 func wantContainerServes(t *testing.T, c v1.Config, root string) {
 	if c.User != "65532:65532" {
 		t.Errorf("it runs as %q", c.User)
@@ -482,7 +487,8 @@ func wantPackage(t *testing.T, program, file string) {
 	}
 }
 
-// wantUnit compares the package's unit with that of the documents: the start differs, and nothing that hardens it.
+// wantUnit compares the unit of the package with the unit in the documents. The commands may be
+// different, but the options for hardening must be the same.
 func wantUnit(t *testing.T, root string) {
 	settings := func(text string) (lines []string) {
 		for _, line := range strings.Split(strings.ReplaceAll(text, "\\\n", " "), "\n") {
@@ -510,7 +516,7 @@ func wantFlags(t *testing.T, root string) {
 	if found == nil || !strings.Contains(found[1], "--listen 127.0.0.1:6443 ") {
 		t.Fatalf("the flags are %q", found)
 	}
-	for _, folder := range []string{"var/lib/apilet", "var/log/apilet"} { // systemd makes them
+	for _, folder := range []string{"var/lib/apilet", "var/log/apilet"} { // created by systemd
 		must(t, os.MkdirAll(filepath.Join(root, folder), 0o700))
 	}
 	flags := strings.NewReplacer("127.0.0.1:6443", "127.0.0.1:0", " /var/", " "+root+"/var/").Replace(found[1])
@@ -522,7 +528,7 @@ func wantFlags(t *testing.T, root string) {
 	}
 }
 
-// ---- What it refuses ----
+// ---- Errors ----
 
 func TestWrongRequestsMakeNothing(t *testing.T) {
 	t.Parallel()
@@ -572,7 +578,8 @@ func TestEachProcessorHasAPackageOfItsOwn(t *testing.T) {
 	}
 }
 
-// Windows' archive, which no test of a whole release makes on Linux.
+// TestZipHasItsFilesAndTheSameBytes checks the archive for Windows, which the other tests do not
+// create on Linux.
 func TestZipHasItsFilesAndTheSameBytes(t *testing.T) {
 	t.Parallel()
 	date := time.Date(2026, 11, 26, 14, 7, 36, 0, time.UTC)

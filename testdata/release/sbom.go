@@ -1,6 +1,7 @@
 package main
 
-// This file writes, for each program, what it is made of: a CycloneDX document whose components are the modules that the program itself names.
+// This file writes an SBOM for each program. It is a CycloneDX document that lists the modules of
+// the program.
 
 import (
 	"bytes"
@@ -75,7 +76,8 @@ func component(dep *debug.Module, m *module) cdx.Component {
 		c.Licenses = &cdx.Licenses{{License: &cdx.License{ID: m.licences[0]}}}
 	}
 	if dep.Sum != "" {
-		c.Properties = &[]cdx.Property{{Name: "go:sum", Value: dep.Sum}} // of the module's files, as in go.sum
+		// hash of the module's files, as it is stored in go.sum
+		c.Properties = &[]cdx.Property{{Name: "go:sum", Value: dep.Sum}}
 	}
 	return c
 }

@@ -1,7 +1,8 @@
 package main
 
-// This file makes the clone that is built: the files of one commit, with the repository's tags, in a folder of their own. An ordinary checkout would do
-// as well, were it sure to be clean; a git worktree would not, since the Go command does not look into it for a commit.
+// This file clones the repository. The clone contains the files of the commit and all tags. An
+// ordinary checkout may contain other changes, and the go command does not read the commit from a
+// git worktree.
 
 import (
 	"context"
@@ -13,7 +14,7 @@ import (
 	"time"
 )
 
-// clone makes the clone, and sets commit and date.
+// clone creates the clone, and sets commit and date.
 func (r *release) clone(ctx context.Context) error {
 	repo, err := filepath.Abs(r.repo)
 	if err != nil {
@@ -41,7 +42,7 @@ func (r *release) clone(ctx context.Context) error {
 	return err
 }
 
-// git runs a git command in a folder, and returns what it prints.
+// git runs a git command in a directory and returns its output.
 func git(ctx context.Context, folder string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = folder
@@ -49,7 +50,8 @@ func git(ctx context.Context, folder string, args ...string) (string, error) {
 	return output(cmd)
 }
 
-// output is what a command prints, without white space around it. Its complaints are in the error.
+// output returns a command's standard output without surrounding white space. Its standard error is
+// part of the error.
 func output(cmd *exec.Cmd) (string, error) {
 	var errs strings.Builder
 	cmd.Stderr = &errs

@@ -1,6 +1,6 @@
 package rules
 
-// This file describes one request, which both sides answer, and compares their answers.
+// This file sends a request to both sides and compares the responses.
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ type call struct {
 	name, sub   string // both "" for a create
 	contentType string
 	body        []byte
-	creates     bool // there is no object of that name yet
+	creates     bool // the object does not exist yet
 }
 
 func (c *call) namespace() string {
@@ -92,7 +92,7 @@ func (c *call) operation() string {
 	return name
 }
 
-// An answer is the response of one side.
+// An answer contains the response of one side.
 type answer struct {
 	code     int
 	body     []byte
@@ -102,8 +102,8 @@ type answer struct {
 
 func (a *answer) accepted() bool { return a.code/100 == 2 }
 
-// differences compares the answers of both sides. Each difference begins with a path or the field of a
-// cause.
+// differences compares the answers of both sides. Each difference starts with the path or field
+// that is different.
 func differences(ours, theirs answer) (all []string) {
 	switch {
 	case ours.code == 0:
@@ -127,7 +127,7 @@ func differences(ours, theirs answer) (all []string) {
 	return all
 }
 
-// causes returns the causes of a Status, or its message if it has none.
+// causes returns the causes of a Status. If there are no causes, it returns the message.
 func causes(body []byte) (all []string) {
 	var status metav1.Status
 	if err := json.Unmarshal(changes.ReplaceAll(body, nil), &status); err != nil {
@@ -137,7 +137,9 @@ func causes(body []byte) (all []string) {
 		return []string{fmt.Sprintf("%s: %s", status.Reason, status.Message)}
 	}
 	for _, c := range status.Details.Causes {
-		if c.Field == "patch" { // the message shows the patch, from which its application may have removed entries
+		// the message contains the patch, and some of its entries may have been removed when it was
+		// applied
+		if c.Field == "patch" {
 			c.Message = c.Message[strings.LastIndex(c.Message, `": `)+1:]
 		}
 		all = append(all, fmt.Sprintf("%s: %s: %s", c.Field, c.Type, c.Message))
@@ -157,12 +159,12 @@ func statusDifferences(ours, theirs []byte) (all []string) {
 	return all
 }
 
-// inMap finds the key of a map, or the end of a field's name, in a cause.
+// inMap finds the key of a map or the end of the field name in a cause.
 var inMap = regexp.MustCompile(`\[[^\]]*[^0-9\]][^\]]*\]|` +
 	`(?i:data|hard|used|limits|requests|capacity|allocatable|max|min|default|defaultRequest|ratio|labels|annotations|nodeSelector)(\[|\.|: )|: `)
 
-// ordered sorts neighboring causes of the same field or the same map, whose order is random in Go. The
-// sources of a metric are such a map in Kubernetes' validation.
+// ordered sorts neighboring causes of the same field or the same map, whose order is random in Go.
+// This includes the sources of a metric in the validation of Kubernetes.
 func ordered(all []string) []string {
 	of := func(text string) string {
 		if strings.Contains(text, "must populate the given metric source only") {
@@ -181,7 +183,8 @@ func ordered(all []string) []string {
 	return all
 }
 
-// listDifferences returns the members of only one list, or that their order differs.
+// listDifferences returns the members that are only in one of the lists, or a message if the order
+// is different.
 func listDifferences(prefix string, ours, theirs []string) (all []string) {
 	for _, text := range ours {
 		if !slices.Contains(theirs, text) {
@@ -218,7 +221,8 @@ var changing = map[string]bool{"metadata.uid": true, "metadata.creationTimestamp
 func objectDifferences(ours, theirs any) (all []string) {
 	var walk func(path string, a, b any)
 	walk = func(path string, a, b any) {
-		if changing[path] || path == "metadata.name" && isUID(a) && isUID(b) { // a LimitRange without a name gets a uid
+		// the name of a LimitRange without a name is a UID
+		if changing[path] || path == "metadata.name" && isUID(a) && isUID(b) {
 			return
 		}
 		switch x := a.(type) {
@@ -254,14 +258,14 @@ func isUID(v any) bool {
 	return uid.MatchString(text)
 }
 
-// isNow reports whether a value is a time that a server has just set.
+// isNow reports whether a value is a timestamp that was set by a server recently.
 func isNow(v any) bool {
 	text, _ := v.(string)
 	moment, err := time.Parse(time.RFC3339Nano, text)
 	return err == nil && time.Since(moment).Abs() < time.Hour
 }
 
-// missing stands for a member that a document does not have.
+// missing represents a member that does not exist in a document.
 type missing struct{}
 
 func (missing) MarshalText() ([]byte, error) { return []byte("nothing"), nil }
@@ -280,13 +284,13 @@ func short(v any) string {
 
 var (
 	numbers = regexp.MustCompile(`[0-9]+`)
-	// texts of errors that differ from one server to the next
+	// texts of errors that depend on the server
 	changes = regexp.MustCompile(`Key: [^,]*,|template\.spec\.volumes\[[0-9]+\]|failed to allocate IP [^:]+: [^"\\]*|resourceVersion\\*":\\*"[0-9]+|creationTimestamp\\*":\\*"[-0-9:TZ]+|[0-9a-f]{8}-[0-9a-f-]{27}|3[0-2][0-9]{3}`)
 	keys    = regexp.MustCompile(`\[[^\]]*\]`)
 	values  = regexp.MustCompile(`(Invalid value|Unsupported value|Duplicate value|Too long|Too many): .*?: `)
 )
 
-// kindOf returns a difference without the names and numbers in it.
+// kindOf removes all names and numbers from a difference.
 func kindOf(difference string) string {
 	difference = keys.ReplaceAllString(difference, "[*]")
 	difference = values.ReplaceAllString(difference, "$1: ")

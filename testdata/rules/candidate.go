@@ -1,7 +1,7 @@
 package rules
 
-// This file is apilet: the Writer of the server with a store of its own. Plug-ins are off and no
-// user's rights are limited.
+// This file runs the Writer of apilet with a separate store. No plug-ins are enabled, and the user
+// has all permissions.
 
 import (
 	"context"
@@ -53,7 +53,7 @@ func (cand *candidate) close(t *testing.T) {
 	}
 }
 
-// do answers a request as serveResource of the server does.
+// do handles a request like serveResource in the server.
 func (cand *candidate) do(c *call) (a answer) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -1,5 +1,5 @@
-// Package rules compares apilet with the registry of the Kubernetes that it imports. A generator makes
-// objects of all types, valid ones and broken ones, and both answer the same requests.
+// Package rules compares apilet with the registry of the Kubernetes that it imports. A generator
+// creates valid and invalid objects of all types and sends the same requests to both.
 package rules
 
 import (
@@ -30,9 +30,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestAgreesWithKubernetes creates, updates and patches generated objects on both sides and compares the
-// answers: the reason, the causes in their order, the warnings, and the whole object. It fails for a
-// difference that known.go does not list.
+// TestAgreesWithKubernetes creates, updates and patches generated objects on both sides and
+// compares the responses, including the reason, the causes, the warnings and the object. It fails
+// for a difference that known.go does not list.
 func TestAgreesWithKubernetes(t *testing.T) {
 	checkKnown(t)
 	registry := typesOf()
@@ -88,7 +88,7 @@ func versions(rows []*scheme.Resource) map[string][]*scheme.Resource {
 // A report counts requests and differences.
 type report struct {
 	requests, refused map[string]int // by operation
-	kinds, examples   map[string]int // by kind of difference: how often, and an object that has it
+	kinds, examples   map[string]int // number of differences of each kind, and an example
 	differ, known     int            // requests
 }
 
@@ -133,7 +133,8 @@ func (r *report) print(t *testing.T) {
 	}
 }
 
-// A world has both sides. It makes new ones after some stories, because a store keeps its history.
+// A world has both sides. The sides are replaced after a number of stories, because a store keeps
+// its history.
 type world struct {
 	t     *testing.T
 	types *scheme.Registry
@@ -142,7 +143,7 @@ type world struct {
 	told  int // stories of these sides
 }
 
-// storiesPerStore is the number of objects that one store sees.
+// storiesPerStore is the maximum number of objects that are created in a store.
 const storiesPerStore = 500
 
 func (w *world) sides() (*reference, *candidate) {

@@ -1,7 +1,7 @@
 package rules
 
-// This file makes objects: a document of the corpus whose Go value is changed at random places. A place
-// takes another value from the corpus, is filled by randfill, or is broken.
+// This file generates objects by changing random places in a document of the corpus. The new value
+// is taken from the corpus, filled by randfill, or invalid.
 
 import (
 	"encoding/json"
@@ -25,7 +25,7 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A corpus holds documents, and the values that their fields have.
+// A corpus contains documents and the values of their fields.
 type corpus struct {
 	seeds  map[*scheme.Resource][][]byte
 	fields map[fieldKey][]reflect.Value
@@ -58,7 +58,7 @@ func readCorpus(t *testing.T, rows []*scheme.Resource) *corpus {
 	return c
 }
 
-// add reads a document as each version of its kind that has all of its fields.
+// add decodes a document as every version of the kind that has all of its fields.
 func (c *corpus) add(rows []*scheme.Resource, doc []byte) {
 	var root map[string]any
 	if err := json.Unmarshal(doc, &root); err != nil {
@@ -138,7 +138,7 @@ func readEnums(t *testing.T) map[string][]string {
 	return all
 }
 
-// isAtom reports whether a struct is one value.
+// isAtom reports whether the type is treated as a single value.
 func isAtom(t reflect.Type) bool {
 	switch t {
 	case reflect.TypeFor[metav1.Time](), reflect.TypeFor[metav1.MicroTime](), reflect.TypeFor[resource.Quantity](), reflect.TypeFor[intstr.IntOrString](),
@@ -196,7 +196,7 @@ func pick[T any](g *generator, from []T) T { return from[g.random.Intn(len(from)
 
 func (g *generator) chance(percent int) bool { return g.random.Intn(100) < percent }
 
-// moment returns a time of the past, or none.
+// moment returns a time in the past or the zero time.
 func (g *generator) moment(precision time.Duration) time.Time {
 	if g.chance(10) {
 		return time.Time{}
@@ -349,7 +349,7 @@ func (g *generator) fill(name string, v reflect.Value) {
 	g.makePlausible(name, v)
 }
 
-// makePlausible replaces random texts and numbers inside v by those that objects have.
+// makePlausible replaces random texts and numbers inside v by plausible values.
 func (g *generator) makePlausible(name string, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -430,7 +430,8 @@ func (g *generator) text(name string, t reflect.Type) string {
 	return pick(g, goodTexts)
 }
 
-// breakJSON gives a random member a value of another type, or adds an unknown one.
+// breakJSON replaces the value of a random member by a value of another type, or adds an unknown
+// member.
 func (g *generator) breakJSON(root map[string]any) {
 	at := root
 	for range g.random.Intn(4) {
@@ -456,7 +457,7 @@ func (g *generator) breakJSON(root map[string]any) {
 	at[key] = pick(g, []any{nil, nil, "x", 1.0, true, []any{}, map[string]any{}, []any{nil}})
 }
 
-// mapKeys returns the keys of a map of strings in their order.
+// mapKeys returns the sorted keys of a map.
 func mapKeys(m reflect.Value) []reflect.Value {
 	keys := m.MapKeys()
 	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })

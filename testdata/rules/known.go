@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// A knownDifference is a kind of difference, its reason, and the beginning of its row in the document.
+// A knownDifference contains a pattern for a difference, the reason, and the beginning of its row
+// in the document.
 type knownDifference struct {
 	pattern *regexp.Regexp // of the kind, operation and text
 	reason  string

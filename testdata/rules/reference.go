@@ -1,7 +1,6 @@
 package rules
 
-// This file is kube-apiserver as far as the comparison needs it: its handlers and its registry, with a
-// map instead of etcd.
+// This file runs the handlers and the registry of kube-apiserver with a map instead of etcd.
 
 import (
 	"bytes"
@@ -65,7 +64,8 @@ import (
 
 const serviceRange = "10.96.0.0/16"
 
-// firstRevision keeps the revisions of the reference apart from those of the candidate and from all numbers in objects.
+// firstRevision is used to distinguish the revisions of the reference from the revisions of the
+// candidate and from other numbers.
 const firstRevision = 1 << 40
 
 var everyone = authorizerfactory.NewAlwaysAllowAuthorizer()
@@ -87,7 +87,7 @@ func newReference() *reference {
 	return &reference{opts: opts, storages: storages(opts), handlers: map[handlerKey]http.HandlerFunc{}}
 }
 
-// serves reports whether the storage of a resource or its subresource is open.
+// serves reports whether a storage exists for a resource or subresource.
 func (ref *reference) serves(row *scheme.Resource, sub string) bool {
 	return ref.storage(row, sub) != nil
 }
@@ -100,7 +100,8 @@ func (ref *reference) storage(row *scheme.Resource, sub string) rest.Storage {
 	return ref.storages[schema.GroupResource{Group: row.Group, Resource: name}]
 }
 
-// do sends a request to its handler. A panic of kube-apiserver becomes an answer without a reason.
+// do sends a request to its handler. If kube-apiserver panics, the response does not contain a
+// reason.
 func (ref *reference) do(c *call) (a answer) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -118,7 +119,8 @@ func (ref *reference) do(c *call) (a answer) {
 	return answer{code: w.Code, body: w.Body.Bytes(), warnings: notes.texts}
 }
 
-// handler returns the handler of a method of a resource, as the installer of kube-apiserver makes it.
+// handler returns the handler for a method. It is created in the same way as in the installer of
+// kube-apiserver.
 func (ref *reference) handler(c *call) http.HandlerFunc {
 	key := handlerKey{c.row, c.method, c.sub}
 	if made := ref.handlers[key]; made != nil {
@@ -172,7 +174,7 @@ func schemeOf(group string) (*runtime.Scheme, serializer.CodecFactory) {
 	return legacyscheme.Scheme, legacyscheme.Codecs
 }
 
-// noTypes makes the field manager do nothing: no owners of fields are compared here.
+// noTypes disables the field manager, because managed fields are not compared.
 type noTypes struct{}
 
 var errNoTypes = errors.New("no types")
@@ -183,7 +185,7 @@ func (noTypes) ObjectToTyped(runtime.Object, ...typed.ValidationOptions) (*typed
 
 func (noTypes) TypedToObject(*typed.TypedValue) (runtime.Object, error) { return nil, errNoTypes }
 
-// unasked is a resolver that must be there and is not called.
+// unasked is a resolver that is required but never called.
 type unasked struct{ resolver.ResourceResolver }
 
 // plainNamespaces returns namespaces without labels.
@@ -256,7 +258,7 @@ func (m *memory) Create(_ context.Context, key string, obj, out runtime.Object, 
 	return m.put(key, obj, out)
 }
 
-// put encodes obj under key and decodes it into out.
+// put encodes the object and stores it under the key. It decodes the stored object into out.
 func (m *memory) put(key string, obj, out runtime.Object) error {
 	if err := m.PrepareObjectForStorage(obj); err != nil {
 		return err

@@ -1,7 +1,7 @@
 package rules
 
-// This file opens kube-apiserver's REST storage of every resource, as pkg/registry/GROUP/rest does, but
-// without authorization, kubelets and proxies.
+// This file creates the REST storage for all resources like pkg/registry/GROUP/rest, but without
+// authorization, kubelets and proxies.
 
 import (
 	"net"
@@ -107,12 +107,12 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// one returns the only storage of a resource without a status.
+// one returns the storage of a resource that has no status.
 func one[T rest.Storage](open func(generic.RESTOptionsGetter) (T, error), opts *options) (rest.Storage, rest.Storage) {
 	return must(open(opts)), nil
 }
 
-// two returns the storages of a resource and its status.
+// two returns the storage of a resource and the storage of its status.
 func two[T, S rest.Storage](open func(generic.RESTOptionsGetter) (T, S, error), opts *options) (rest.Storage, rest.Storage) {
 	storage, status, err := open(opts)
 	return must(storage, err), status

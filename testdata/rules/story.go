@@ -1,7 +1,7 @@
 package rules
 
-// This file is the story of one object. It is created, and if both sides accept it, it is updated and
-// patched in all versions that are served. Both sides receive the same requests.
+// This file implements the story of an object. It is created, and if both sides accept it, it is
+// updated and patched in all versions that are served. Both sides receive the same requests.
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ type step struct {
 	differences  []string
 }
 
-// A story is one object on both sides.
+// A story contains the requests for an object and the responses of both sides.
 type story struct {
 	*generator
 	ref          *reference
@@ -42,7 +42,7 @@ type story struct {
 	ours, theirs []byte // the object as both sides answered it last
 }
 
-// tell creates an object and changes it until one side alone refuses a change.
+// tell creates an object and changes it until only one of the sides rejects a change.
 func (s *story) tell() {
 	row := pick(s.generator, s.rows)
 	root := s.object(row, s.random.Intn(pick(s.generator, []int{3, 8, 20})))
@@ -65,7 +65,7 @@ func (s *story) tell() {
 	}
 }
 
-// change reads the object in a version, by an empty patch, and changes it. It reports whether the story
+// change reads the object with an empty patch and then changes it. It reports whether the story
 // continues.
 func (s *story) change(row *scheme.Resource, name string) bool {
 	agree := s.send(&call{row: row, method: http.MethodPatch, name: name, contentType: string(types.MergePatchType)}, map[string]any{})
@@ -99,7 +99,7 @@ func (s *story) change(row *scheme.Resource, name string) bool {
 	return s.patch(c, after)
 }
 
-// subresource returns the part of the object to write, "" for all of it.
+// subresource returns the subresource to write, or "" for the whole object.
 func (s *story) subresource(row *scheme.Resource) string {
 	all := []string{"", "", ""}
 	for _, sub := range row.Subresources {
@@ -172,7 +172,7 @@ func (s *story) send(c *call, body any) bool {
 	return st.ours.accepted() == st.theirs.accepted()
 }
 
-// given finds the values that a server chooses: the uid, the revision, the time, addresses and ports.
+// given matches the values that are set by the server: UIDs, revisions, times, addresses and ports.
 var given = []*regexp.Regexp{
 	regexp.MustCompile(`"uid":"([0-9a-f]{8}-[0-9a-f-]{27})"`),
 	regexp.MustCompile(`"resourceVersion":"([0-9]+)"`),
@@ -182,7 +182,8 @@ var given = []*regexp.Regexp{
 	regexp.MustCompile(`"nodePort":([0-9]+)`),
 }
 
-// translate replaces the values that the reference has given the object by those of the candidate.
+// translate replaces values that were set by the reference with the values that were set by the
+// candidate.
 func (s *story) translate(body []byte) []byte {
 	if s.ours == nil {
 		return body
@@ -202,11 +203,11 @@ func (s *story) translate(body []byte) []byte {
 	return []byte(strings.NewReplacer(pairs...).Replace(string(body)))
 }
 
-// secondCounts finds the difference between an answer and one of the next second: the default of timeAdded is the
-// time of the request, and another timeAdded is a change of the spec.
+// secondCounts finds the difference between an answer and one of the next second: the default of
+// timeAdded is the time of the request, and another timeAdded is a change of the spec.
 var secondCounts = regexp.MustCompile(`^metadata\.generation: `)
 
-// dependsOnClock reports whether the answers may agree if the story is told again.
+// dependsOnClock reports whether the answers may agree if the story is repeated.
 func (s *story) dependsOnClock() bool {
 	return s.rows[0].Kind == "DeviceTaintRule" && slices.ContainsFunc(s.steps, func(st step) bool {
 		return slices.ContainsFunc(st.differences, secondCounts.MatchString)

@@ -1,7 +1,8 @@
 package swap
 
-// This file moves a whole cluster: Deployments that are rolled all the time, StatefulSets, Jobs, CronJobs, the Guestbooks of an operator. When it is over
-// what is there has to be what was asked for last, and nothing else.
+// This file moves a whole cluster between the servers. The cluster contains Deployments,
+// StatefulSets, Jobs, CronJobs, and Guestbooks. At the end the cluster must contain exactly the
+// objects that were requested last.
 
 import (
 	"bytes"
@@ -73,7 +74,7 @@ var kinds = map[string]schema.GroupVersionResource{"Deployment": deployments, "S
 	"Namespace": namespaces, "Service": services, "ResourceQuota": quotas,
 	"CustomResourceDefinition": definitions, "MutatingWebhookConfiguration": mutating, "ValidatingWebhookConfiguration": validating}
 
-// prepare makes what everybody finds.
+// prepare creates the initial objects.
 func (b *book) prepare(h *hooks) {
 	for _, text := range []string{h.manifests(b.w.certs.pem), file(b.w.t, "plane", "nodes.yaml"), file(b.w.t, "clients", "controller", "guestbook.yaml")} {
 		for _, o := range objects(b.w.t, text) {
@@ -82,7 +83,8 @@ func (b *book) prepare(h *hooks) {
 			}
 		}
 	}
-	for _, name := range []string{"watched", "unwatched"} { // a namespace to try whether the webhook is in force at both
+	// a namespace to test whether both servers call the webhook
+	for _, name := range []string{"watched", "unwatched"} {
 		labels := map[string]any{"metadata": map[string]any{"name": name, "labels": map[string]any{"watched": "yes"}}}
 		if _, err := b.create(b.client.Resource(namespaces), object("v1", "Namespace", name, labels)); err != nil {
 			b.w.t.Fatal(err)
@@ -120,9 +122,11 @@ func (b *book) prepare(h *hooks) {
 	}
 }
 
-const begins = 90 * time.Second // for a definition, or a webhook, to be in force
+// time limit for definitions and webhooks to take effect
+const begins = 90 * time.Second
 
-// until waits until nothing is wrong, and notes what still is after a time.
+// until waits until wrong returns no problems. It records the remaining problems after the time
+// limit.
 func (b *book) until(what string, patience time.Duration, wrong func() []string) {
 	begin := time.Now()
 	for {
@@ -139,7 +143,7 @@ func (b *book) until(what string, patience time.Duration, wrong func() []string)
 	}
 }
 
-// roll changes the workloads all the time.
+// roll changes the workloads continuously.
 func (b *book) roll() (judge func() []string) {
 	for _, o := range objects(b.w.t, workloads) {
 		if _, err := b.create(b.client.Resource(kinds[o["kind"].(string)]).Namespace("work"), &unstructured.Unstructured{Object: o}); err != nil {
@@ -170,7 +174,7 @@ func (b *book) roll() (judge func() []string) {
 	return func() []string { return b.rolled(last, made) }
 }
 
-// rolled compares with what was asked for last.
+// rolled checks that the workloads match the last request.
 func (b *book) rolled(last, made int) (problems []string) {
 	at := b.client
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
@@ -232,7 +236,7 @@ func (b *book) rolled(last, made int) (problems []string) {
 	return problems
 }
 
-// operate has the operator make Guestbooks of many sizes, and an end of some.
+// operate creates Guestbooks of different sizes for the operator and deletes some of them.
 func (b *book) operate() (judge func() []string) {
 	at := b.client.Resource(guestbooks).Namespace("work")
 	sizes := map[string]int64{}
@@ -275,7 +279,7 @@ func (b *book) operate() (judge func() []string) {
 	}
 }
 
-// hide keeps Secrets, which are encrypted, and reads them at either server.
+// hide writes encrypted Secrets and reads them from both servers.
 func (b *book) hide() {
 	at := b.client.Resource(secrets).Namespace("work")
 	n := 0
@@ -305,7 +309,7 @@ func TestSwap(t *testing.T) {
 			t.Skip(name + " names no program")
 		}
 	}
-	klog.SetLogger(klog.Logger{}) // the informers complain about each cut
+	klog.SetLogger(klog.Logger{}) // the informers log each disconnection
 	count := 10
 	if text := os.Getenv("SWAP"); text != "" {
 		if _, err := fmt.Sscan(text, &count); err != nil {
@@ -320,7 +324,7 @@ func TestSwap(t *testing.T) {
 	first := w.book("prepared")
 	first.prepare(h)
 	programs := w.cluster()
-	first.until("accounts", begins, func() []string { // without one no Pod is let in
+	first.until("accounts", begins, func() []string { // without an account Pods are not admitted
 		_, err := first.client.Resource(accounts).Namespace("quota").Get(context.Background(), "default", metav1.GetOptions{})
 		if err != nil {
 			return []string{err.Error()}
@@ -366,7 +370,7 @@ func TestSwap(t *testing.T) {
 			t.Fatal(problems)
 		}
 	}
-	w.awake(w.sides[1]) // both are asked what there is
+	w.awake(w.sides[1]) // both must be running for the comparison
 	worked := time.Since(begin)
 	end()
 	working.Wait()
@@ -384,7 +388,7 @@ func TestSwap(t *testing.T) {
 	w.judge(books, programs, h, worked)
 }
 
-// judge tells what is wrong, and what was done.
+// judge reports the problems and the number of requests.
 func (w *world) judge(books []*book, programs []*program, h *hooks, worked time.Duration) {
 	var problems []string
 	done, lost := 0, 0

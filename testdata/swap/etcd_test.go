@@ -1,6 +1,6 @@
 package swap
 
-// This file looks into etcd, by its gateway for JSON.
+// This file reads etcd through its JSON gateway.
 
 import (
 	"bytes"
@@ -38,10 +38,10 @@ func (w *world) askEtcd(ctx context.Context, path string, question any) (io.Read
 	return answer.Body, nil
 }
 
-// everyKey is all of etcd.
+// everyKey returns the range of all keys in etcd.
 func everyKey() map[string]any { return map[string]any{"key": []byte{0}, "range_end": []byte{0}} }
 
-// keys are all of etcd's.
+// keys returns all keys in etcd.
 func (w *world) keys() (all []string, err error) {
 	question := everyKey()
 	question["keys_only"] = true
@@ -52,7 +52,7 @@ func (w *world) keys() (all []string, err error) {
 	return all, err
 }
 
-// value is that of a key, nil when there is none.
+// value returns the value of a key, or nil if the key does not exist.
 func (w *world) value(key string) ([]byte, error) {
 	found, err := w.find(map[string]any{"key": []byte(key)})
 	if err != nil || len(found) == 0 {
@@ -72,13 +72,13 @@ func (w *world) find(question map[string]any) ([]kv, error) {
 	return answer.Kvs, err
 }
 
-// An event is a change of a key.
+// An event represents a change in etcd.
 type event struct {
 	Type string
 	Kv   kv
 }
 
-// follow tells what changes in etcd, until the context is done.
+// follow calls told for each change in etcd until the context ends.
 func (w *world) follow(ctx context.Context, told func(event)) error {
 	body, err := w.askEtcd(ctx, "/v3/watch", map[string]any{"create_request": everyKey()})
 	if err != nil {

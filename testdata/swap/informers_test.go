@@ -1,7 +1,8 @@
 package swap
 
-// This file follows types with client-go's informers, through the door. Each event has to go on from the one before: nothing is added twice, nothing goes
-// that was not there, and no version is older than one that was told. In the end an informer has what each server lists.
+// This file follows types with client-go's informers through the proxy. Each event must be
+// consistent with the previous one: no object is added twice, only existing objects are deleted,
+// and versions never decrease. At the end an informer must have the objects that each server lists.
 
 import (
 	"context"
@@ -22,15 +23,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A story is what an informer has told of a type.
+// A story contains the events received by an informer.
 type story struct {
 	name     string
 	informer cache.SharedIndexInformer
 	list     func(addr string) ([]metav1.Object, error)
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	there    map[string]metav1.Object
-	last     map[string]int64 // the newest version that was told of a name
+	last     map[string]int64 // the newest received version of each name
 	events   int
 	problems []string
 }
@@ -85,7 +86,7 @@ func (s *story) told(what string, old, o metav1.Object) {
 	}
 }
 
-// judge compares with what servers list.
+// judge compares the informer with the servers' lists.
 func (s *story) judge(sides [2]*side) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +112,7 @@ func (s *story) judge(sides [2]*side) []string {
 	return problems
 }
 
-// stories are three informers, begun where the door leads now. Two know their Go types, and speak protobuf.
+// stories starts three informers on the current server. Two of them decode protobuf into Go types.
 func (w *world) stories(when string) []*story {
 	typed := func(addr string) *rest.RESTClient {
 		config := w.config(addr)

@@ -1,6 +1,6 @@
 package swap
 
-// This file lets both servers rest beside each other, and counts what is written.
+// This file counts the writes of the servers while both of them are idle.
 
 import (
 	"context"
@@ -17,19 +17,20 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// written is who writes what while nobody asks for anything, and how often at most.
+// written lists the expected writes of idle servers and the minimum time between them.
 var written = []struct {
 	key   *regexp.Regexp
 	who   string
 	every time.Duration
 }{
 	{regexp.MustCompile(`^/registry/masterleases/10\.9\.9\.1$`), "kube-apiserver: where it is", 9 * time.Second},
-	{regexp.MustCompile(`^/registry/masterleases/10\.9\.9\.2$`), "apilet: where it is", time.Hour}, // etcd is told that it lives, which is no revision
+	// the lease is kept alive in etcd without creating a revision
+	{regexp.MustCompile(`^/registry/masterleases/10\.9\.9\.2$`), "apilet: where it is", time.Hour},
 	{regexp.MustCompile(`^/registry/(leases/kube-system|peerserverleases)/apiserver-`), "kube-apiserver: its identity", 9 * time.Second},
 	{regexp.MustCompile(`^compact_rev_key$`), "either: etcd is compacted", 4 * time.Minute},
 }
 
-// begun is what a server writes besides when it starts and stops.
+// begun matches the additional writes when a server starts and stops.
 var begun = regexp.MustCompile(`^/registry/(masterleases/|leases/kube-system/apiserver-|peerserverleases/|\.apilet/|services/endpoints/default/kubernetes$|endpointslices/default/kubernetes$)` +
 	`|^compact_rev_key$`)
 
@@ -50,8 +51,8 @@ metadata: {name: chairs}
 spec: {hard: {count/configmaps: "4", pods: "2"}}
 `
 
-// TestRest restarts both servers by turns until each has seen what the other makes of its objects, and then lets them be. A write beyond those that
-// are known by name is a fight.
+// TestRest restarts the servers in turn until all objects have been processed, and then checks that
+// there are no unexpected writes. Writes that are not in the list mean that the servers fight.
 func TestRest(t *testing.T) {
 	w := newWorld(t)
 	length := 30 * time.Second
@@ -61,7 +62,8 @@ func TestRest(t *testing.T) {
 			t.Fatal("REST:", err)
 		}
 	}
-	b := w.book("furniture") // what both look after: a definition, a Service, a quota, a namespace
+	// objects that are updated by both servers, such as a definition, a Service and a quota
+	b := w.book("furniture")
 	things := objects(t, file(t, "clients", "controller", "guestbook.yaml")+furniture)
 	for _, o := range things {
 		at := b.client.Resource(kinds[o["kind"].(string)])
@@ -73,7 +75,8 @@ func TestRest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(10 * time.Second) // the quota's first status is written, and whatever else is new
+	// for the quota's first status and other initial writes
+	time.Sleep(10 * time.Second)
 	for turn := range 4 {
 		s := w.sides[turn%2]
 		changes := w.changes(20*time.Second, func() {
@@ -104,7 +107,7 @@ func TestRest(t *testing.T) {
 	t.Logf("in %v: %s", length, told(changes))
 }
 
-// told is how many changes there are, and of what.
+// told formats the number of changes per key.
 func told(changes map[string]int) string {
 	total := 0
 	var lines []string
@@ -116,7 +119,7 @@ func told(changes map[string]int) string {
 	return fmt.Sprintf("%d changes%s", total, strings.Join(lines, ""))
 }
 
-// changes counts what is written, by key, from when what is done has begun until so long after.
+// changes counts the writes to each key while done is running and for the given time afterwards.
 func (w *world) changes(length time.Duration, done func()) map[string]int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -127,7 +130,7 @@ func (w *world) changes(length time.Duration, done func()) map[string]int {
 			w.t.Error(err)
 		}
 	})
-	time.Sleep(200 * time.Millisecond) // until etcd has heard of the watch
+	time.Sleep(200 * time.Millisecond) // until etcd has created the watch
 	done()
 	time.Sleep(length)
 	cancel()

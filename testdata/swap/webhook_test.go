@@ -1,7 +1,7 @@
 package swap
 
-// This file is the webhooks: one that marks what is created, one that refuses what has a forbidden name, and the conversion of Rockets. They listen on
-// the loopback, and count who asks.
+// This file implements the webhooks. They add a label, reject an object with a forbidden name, and
+// convert Rockets. They listen on the loopback interface and count their calls.
 
 import (
 	"encoding/json"
@@ -84,7 +84,8 @@ func (h *hooks) judgeOf(r *request) map[string]any {
 	return map[string]any{"allowed": !strings.HasPrefix(r.Name, "forbidden"), "status": map[string]any{"code": 403, "message": "the name is forbidden"}}
 }
 
-// convert makes a v1 Rocket, which counts engines, of a v1beta1 one, which says thrust, or the other way.
+// convert converts Rockets from v1 to v1beta1 and back. v1 has the number of engines, and v1beta1
+// has the thrust.
 func (h *hooks) convert(r *request) map[string]any {
 	h.converted.Add(1)
 	for _, o := range r.Objects {
@@ -104,7 +105,8 @@ func (h *hooks) convert(r *request) map[string]any {
 	return map[string]any{"result": map[string]any{"status": "Success"}, "convertedObjects": r.Objects}
 }
 
-// manifests are the configurations, and the definition of Rockets. Namespaces with the label watched are those that are looked at.
+// manifests returns the webhook configurations and the definition of Rockets. The webhooks apply to
+// namespaces with the label watched.
 func (h *hooks) manifests(ca []byte) string {
 	bundle, _ := json.Marshal(ca)
 	return fmt.Sprintf(`

@@ -1,7 +1,8 @@
 package swap
 
-// This file works through the door, in several trades at once. Each keeps a book of what it has written and been told, and in the end says what is wrong
-// with what is there. Of an answer that is lost with its connection nobody knows whether it was done: who has lost one looks.
+// This file contains the clients that use the proxy. The clients record their requests and compare
+// the results with the stored objects at the end. If the connection is closed before the response,
+// the client reads the object to determine the result.
 
 import (
 	"context"
@@ -33,15 +34,15 @@ var (
 	oldRockets  = schema.GroupVersionResource{Group: "fleet.example.com", Version: "v1beta1", Resource: "rockets"}
 )
 
-// A book is what somebody who works has to say.
+// A book contains a client and its results.
 type book struct {
 	w      *world
 	name   string
-	client dynamic.Interface // through the door, over connections of its own
+	client dynamic.Interface // through the proxy, over separate connections
 
-	mu       sync.Mutex // guards what follows
-	done     int        // requests that were answered
-	lost     int        // whose answer was not
+	mu       sync.Mutex // guards the fields below
+	done     int        // requests with a response
+	lost     int        // requests without a response
 	problems []string
 }
 
@@ -53,7 +54,8 @@ func (b *book) wrong(format string, args ...any) {
 	b.problems = append(b.problems, b.name+": "+fmt.Sprintf(format, args...))
 }
 
-// ask repeats what a cut connection, or a server that begins or ends, has kept from being answered; what is answered, it returns.
+// ask repeats a request if the connection was closed or the server was starting or stopping. It
+// returns other errors.
 func (b *book) ask(what string, request func(context.Context) error) error {
 	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -78,7 +80,7 @@ func (b *book) ask(what string, request func(context.Context) error) error {
 	}
 }
 
-// each does something over and over, until the world is over.
+// each calls do in a loop until the test ends.
 func (b *book) each(pause time.Duration, do func(n int)) {
 	for n := 0; b.w.over.Err() == nil; n++ {
 		do(n)
@@ -94,12 +96,13 @@ func object(apiVersion, kind, name string, more map[string]any) *unstructured.Un
 	return &unstructured.Unstructured{Object: o}
 }
 
-// create makes what was not there before.
+// create creates an object. It returns an error if the object already exists.
 func (b *book) create(at dynamic.ResourceInterface, o *unstructured.Unstructured) (made *unstructured.Unstructured, err error) {
 	tries := 0
 	err = b.ask("create "+o.GetName(), func(ctx context.Context) (err error) {
 		tries++
-		if made, err = at.Create(ctx, o, metav1.CreateOptions{FieldManager: "swap"}); apierrors.IsAlreadyExists(err) && tries > 1 { // it was done when its answer was lost
+		// the object was created, but the response was lost
+		if made, err = at.Create(ctx, o, metav1.CreateOptions{FieldManager: "swap"}); apierrors.IsAlreadyExists(err) && tries > 1 {
 			made, err = at.Get(ctx, o.GetName(), metav1.GetOptions{})
 		}
 		return err
@@ -107,7 +110,7 @@ func (b *book) create(at dynamic.ResourceInterface, o *unstructured.Unstructured
 	return made, err
 }
 
-// remove deletes, and waits until it is gone.
+// remove deletes an object.
 func (b *book) remove(at dynamic.ResourceInterface, name string) error {
 	return b.ask("delete "+name, func(ctx context.Context) error {
 		if err := at.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
@@ -153,7 +156,9 @@ func nested(o *unstructured.Unstructured, path ...string) string {
 
 // ---- ConfigMaps ----
 
-// count raises a number in one object, with its version as precondition, and after ten times makes the object anew. What was answered is there afterwards.
+// count increments a number in an object, using the resource version as a precondition. After ten
+// updates the object is deleted and created again. All acknowledged writes must be visible
+// afterwards.
 func (b *book) count(name string) {
 	at := b.client.Resource(configMaps).Namespace("work")
 	var known *unstructured.Unstructured
@@ -177,7 +182,8 @@ func (b *book) count(name string) {
 		_ = unstructured.SetNestedField(next.Object, fmt.Sprint(n), "data", "n")
 		err := b.ask("update", func(ctx context.Context) error {
 			answer, err := at.Update(ctx, next, metav1.UpdateOptions{FieldManager: "swap"})
-			if apierrors.IsConflict(err) { // nobody else writes it: it was done when its answer was lost
+			// there is no other writer, so the object was updated and the response was lost
+			if apierrors.IsConflict(err) {
 				answer, err = at.Get(ctx, name, metav1.GetOptions{})
 			}
 			if err == nil {
@@ -196,7 +202,7 @@ func (b *book) count(name string) {
 	}
 }
 
-// forbidden tries what the webhook refuses.
+// forbidden sends requests that the webhook must reject.
 func (b *book) forbidden() {
 	at := b.client.Resource(configMaps).Namespace("work")
 	b.each(300*time.Millisecond, func(n int) {
@@ -206,7 +212,7 @@ func (b *book) forbidden() {
 	})
 }
 
-// marks looks for what has slipped past the webhook.
+// marks checks that all objects were seen by the webhook.
 func (b *book) marks() {
 	for _, resource := range []schema.GroupVersionResource{configMaps, pods, rockets} {
 		for _, o := range b.list(b.client.Resource(resource)) {
@@ -219,7 +225,7 @@ func (b *book) marks() {
 
 // ---- Two versions ----
 
-// versions writes Rockets in either version, and reads them in both.
+// versions reads and writes Rockets in both versions.
 func (b *book) versions() {
 	newer, older := b.client.Resource(rockets).Namespace("work"), b.client.Resource(oldRockets).Namespace("work")
 	b.each(100*time.Millisecond, func(n int) {
@@ -258,10 +264,11 @@ func (b *book) versions() {
 const (
 	quotaMaps = 8
 	quotaPods = 5
-	quotaFull = 100 // of ConfigMaps in a namespace where nothing is deleted
+	// maximum number of ConfigMaps in a namespace without deletions
+	quotaFull = 100
 )
 
-// fill creates as much as it may, and deletes now and then.
+// fill creates objects until the quota is exceeded. It sometimes deletes an object.
 func (b *book) fill(who int) {
 	maps, some := b.client.Resource(configMaps).Namespace("quota"), b.client.Resource(pods).Namespace("quota")
 	var mine []string
@@ -282,7 +289,7 @@ func (b *book) fill(who int) {
 			mine = append(mine, name)
 		case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
 			refused++
-		case !apierrors.IsConflict(err): // kube-apiserver gives up after three races
+		case !apierrors.IsConflict(err): // kube-apiserver gives up after three conflicts
 			b.wrong("create: %v", err)
 		}
 	})
@@ -291,7 +298,8 @@ func (b *book) fill(who int) {
 	}
 }
 
-// fillUp creates as much as it may. Nothing is deleted there, so that no controller lowers anything: there is never more than may be.
+// fillUp creates objects until the quota is exceeded. Without deletions no controller lowers the
+// usage, so the quota must never be exceeded.
 func (b *book) fillUp(who int) {
 	at := b.client.Resource(configMaps).Namespace("full")
 	made, refused := 0, 0
@@ -308,8 +316,9 @@ func (b *book) fillUp(who int) {
 	b.w.t.Logf("%s: %d made, %d refused", b.name, made, refused)
 }
 
-// measure looks whether there is more than may be. Where things are deleted kube-controller-manager lowers what is used to what it has seen, while a
-// create that was charged is still on its way: so there may be one more, with whatever server. That is counted, and no fault.
+// measure checks the quota. If objects are deleted, kube-controller-manager may reduce the usage
+// while another object is being created. The quota may therefore be exceeded by one object, with
+// any server. Such cases are counted but are not errors.
 func (b *book) measure() {
 	looks, over, most := 0, 0, 0
 	b.each(200*time.Millisecond, func(int) {
@@ -329,7 +338,8 @@ func (b *book) measure() {
 	b.w.t.Logf("where things are deleted, too, there was more than may be in %d of %d looks, by %d at most", over, looks, most)
 }
 
-// release deletes something: what was charged and never made, since its server was killed, is set right with the next deletion.
+// release deletes an object. The deletion also corrects the usage if a create was charged but its
+// server was killed before it was executed.
 func (b *book) release() {
 	for _, r := range []schema.GroupVersionResource{configMaps, pods} {
 		at := b.client.Resource(r).Namespace("quota")
@@ -339,7 +349,7 @@ func (b *book) release() {
 	}
 }
 
-// used compares what the quota says with what is there, in each server's words.
+// used compares the quota's usage with the existing objects, as each server returns them.
 func (b *book) used() (problems []string) {
 	for _, s := range b.w.sides {
 		at := b.w.at(s.addr)
@@ -357,7 +367,7 @@ func (b *book) used() (problems []string) {
 
 // ---- Namespaces ----
 
-// round makes a namespace with things in it, and deletes it.
+// rounds creates a namespace with several objects and deletes the namespace.
 func (b *book) rounds() {
 	b.each(5*time.Second, func(n int) {
 		name := fmt.Sprint("round-", n)
@@ -385,7 +395,8 @@ func (b *book) rounds() {
 	})
 }
 
-// remains are namespaces that have not gone, or keys of those that have.
+// remains returns the namespaces that have not been deleted and any keys that are left in deleted
+// namespaces.
 func (b *book) remains() (problems []string) {
 	for _, one := range b.list(b.client.Resource(namespaces)) {
 		if strings.HasPrefix(one.GetName(), "round-") {
@@ -406,7 +417,7 @@ func (b *book) remains() (problems []string) {
 
 // ---- Services ----
 
-// ports makes Services with node ports, and deletes some.
+// ports creates Services with node ports and deletes some.
 func (b *book) ports(who int) {
 	at := b.client.Resource(services).Namespace("work")
 	var mine []string
@@ -425,7 +436,8 @@ func (b *book) ports(who int) {
 	})
 }
 
-// shared are addresses and ports that two Services have, and IPAddresses that are no Service's.
+// shared returns addresses and ports that are used by more than one Service, and IPAddresses that
+// do not belong to a Service.
 func (b *book) shared() (problems []string) {
 	owner, ofAddress := map[string]string{}, map[string]string{}
 	for _, s := range b.list(b.client.Resource(services)) {
@@ -460,9 +472,10 @@ func (b *book) shared() (problems []string) {
 	return problems
 }
 
-// ---- What stays ----
+// ---- Unchanged fields ----
 
-// stay changes a StatefulSet of no Pods in three ways, of which one is its specification: that is what its generation counts. Another manager's field stays its own.
+// stay changes a StatefulSet without Pods in three ways. Only one of the changes increases the
+// generation. Another manager's field must keep its owner.
 func (b *book) stay() {
 	at := b.client.Resource(statefulSets).Namespace("work")
 	first, err := b.create(at, object("apps/v1", "StatefulSet", "steady", map[string]any{"spec": map[string]any{"replicas": int64(0), "serviceName": "steady",

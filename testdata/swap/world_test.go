@@ -1,7 +1,8 @@
 package swap
 
-// This file makes the world: etcd, two servers on it behind one address, who works on them, and the moves from one to the other. Both servers have the
-// same port, on two addresses of the loopback, as kube-apiservers of a cluster have one port on several machines.
+// This file starts etcd, the servers and the other programs. It moves the clients between the
+// servers. Both servers have the same port on two loopback addresses, like kube-apiservers on
+// several machines.
 
 import (
 	"bytes"
@@ -35,13 +36,13 @@ import (
 )
 
 const (
-	together = 3 * time.Second // both servers are up, and used
+	together = 3 * time.Second // both servers run and are used
 	alone    = 4 * time.Second
-	settling = 3 * time.Minute // for controllers to come to an end with what was asked of them
+	settling = 3 * time.Minute // time for controllers to finish
 	token    = "swap"
 )
 
-// A side is one of the two servers.
+// A side is one of the servers.
 type side struct {
 	name, addr string
 	server     *apilettest.Server
@@ -53,15 +54,15 @@ type world struct {
 	dir    string
 	etcd   string
 	certs  *authority
-	sides  [2]*side // the one that serves comes first
+	sides  [2]*side // the serving one comes first
 	door   *proxy.Proxy
-	client dynamic.Interface // through the door
-	over   context.Context   // done when nobody is to begin anything more
+	client dynamic.Interface // through the proxy
+	over   context.Context   // done when no new work may start
 }
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// newWorld starts etcd and both servers; the door leads to kube-apiserver.
+// newWorld starts etcd and both servers. The proxy leads to kube-apiserver.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	if os.Getenv("KUBE_APISERVER") == "" || os.Getenv("ETCD") == "" {
@@ -141,12 +142,13 @@ func (w *world) startEtcd() {
 	})
 }
 
-// config is a client's of the server at an address. With a dialer of its own, it shares its connection with no other.
+// config returns a client configuration for the server at an address. Its dialer prevents sharing
+// of connections.
 func (w *world) config(addr string) *rest.Config {
 	return &rest.Config{Host: "https://" + addr, BearerToken: token, QPS: -1, Dial: (&net.Dialer{}).DialContext, TLSClientConfig: rest.TLSClientConfig{CAData: w.certs.pem}}
 }
 
-// at is a client of the server at an address.
+// at returns a client of the server with the given address.
 func (w *world) at(addr string) dynamic.Interface {
 	client, err := dynamic.NewForConfig(w.config(addr))
 	if err != nil {
@@ -155,7 +157,7 @@ func (w *world) at(addr string) dynamic.Interface {
 	return client
 }
 
-// kubeconfig is one for others, through the door.
+// kubeconfig writes a kubeconfig for other programs, which use the proxy.
 func (w *world) kubeconfig() string {
 	return w.save("kubeconfig", fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
 		"clusters": [{"name": "c", "cluster": {"server": "https://%s", "certificate-authority": %q}}],
@@ -163,9 +165,9 @@ func (w *world) kubeconfig() string {
 		w.door.Addr(), w.path("ca.crt"), token))
 }
 
-// ---- Programs that work on it ----
+// ---- Programs of the cluster ----
 
-// A program runs as long as the test.
+// A program is a process that is running until the test ends.
 type program struct {
 	name string
 	*apilettest.Server
@@ -186,7 +188,7 @@ func (w *world) run(name, binary string, args ...string) *program {
 	return p
 }
 
-// exited returns a description of each program that has exited.
+// exited returns a message for each program that has exited.
 func exited(all []*program) (problems []string) {
 	for _, p := range all {
 		if log := p.Log(); !p.Process().Running() {
@@ -196,7 +198,7 @@ func exited(all []*program) (problems []string) {
 	return problems
 }
 
-// cluster starts what makes servers a cluster.
+// cluster starts the other programs of the cluster.
 func (w *world) cluster() (all []*program) {
 	kubeconfig := w.kubeconfig()
 	access := []string{"--kubeconfig", kubeconfig, "--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig, "--secure-port", "0"}
@@ -220,8 +222,8 @@ func (w *world) cluster() (all []*program) {
 
 // ---- Moves ----
 
-// move leads everybody to the other server. In between both are used; the one that is left ends, each second time with a signal that it cannot hear,
-// under its clients.
+// move switches all clients to the other server. Both are used for a while. Then the other server
+// is stopped, either by SIGTERM or by SIGKILL.
 func (w *world) move(n int) {
 	old, next := w.sides[0], w.sides[1]
 	w.awake(next)
@@ -230,7 +232,7 @@ func (w *world) move(n int) {
 	time.Sleep(together)
 	w.door.Lead(next.addr)
 	how := syscall.SIGKILL
-	if n%4 > 1 { // either server ends in either way
+	if n%4 > 1 { // both servers are stopped in both ways
 		how = syscall.SIGTERM
 	}
 	begin := time.Now()
@@ -240,8 +242,9 @@ func (w *world) move(n int) {
 	time.Sleep(alone)
 }
 
-// awake starts a server that has ended. A kube-apiserver may give up: one that starts while Services are made beside it can see a Service before its
-// IPAddress, and ends after a minute because it cannot make that. Whoever runs it starts it again.
+// awake starts a stopped server. A kube-apiserver may exit after a minute if Services were created
+// during its start, because it has seen a Service before the IPAddress and cannot repair this. In
+// this case the server is started again.
 func (w *world) awake(s *side) {
 	for tries := 1; !s.server.Process().Running(); tries++ {
 		err := s.server.Run()
@@ -258,13 +261,13 @@ func (w *world) awake(s *side) {
 
 // ---- Certificates ----
 
-// An authority signs the certificates of everybody here.
+// An authority signs all certificates of the test.
 type authority struct {
 	cert   *x509.Certificate
 	key    *ecdsa.PrivateKey
 	pem    []byte
 	server tls.Certificate
-	parts  [2][]byte // of server, as files have them
+	parts  [2][]byte // certificate and key of server, in PEM
 }
 
 func newAuthority(t *testing.T) *authority {
@@ -318,7 +321,7 @@ func (a *authority) config() *tls.Config {
 
 // ---- Objects ----
 
-// objects are the documents of a YAML text.
+// objects returns the documents of a YAML text.
 func objects(t *testing.T, text string) (all []map[string]any) {
 	for doc := range strings.SplitSeq("\n"+text, "\n---") {
 		var o map[string]any
@@ -332,7 +335,7 @@ func objects(t *testing.T, text string) (all []map[string]any) {
 	return all
 }
 
-// file is a file's text, of those beside this folder.
+// file returns the text of a file in a sibling directory.
 func file(t *testing.T, name ...string) string {
 	text, err := os.ReadFile(filepath.Join(append([]string{".."}, name...)...))
 	if err != nil {

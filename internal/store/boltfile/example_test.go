@@ -11,7 +11,7 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// A file is made, written and read; while it is open its log lies beside it.
+// Example creates, writes and reads a file. The log is stored next to the file while it is open.
 func Example() {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {

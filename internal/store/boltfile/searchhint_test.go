@@ -11,7 +11,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// revisionTree makes a file whose bucket rev has these keys, and returns a copy of its pages.
+// revisionTree creates a file with the given keys in the bucket rev. It returns a copy of the
+// pages.
 func revisionTree(t *testing.T, keys [][]byte, valueSize int) Tree {
 	t.Helper()
 	db, err := bbolt.Open(filepath.Join(t.TempDir(), "a.db"), 0o600, dbOptions())
@@ -53,7 +54,8 @@ func revisionTree(t *testing.T, keys [][]byte, valueSize int) Tree {
 	return copied
 }
 
-// revisionKeys are keys of revisions with gaps, some of them with more records than one.
+// revisionKeys returns keys of revisions with gaps. If shared is true, some revisions have several
+// records.
 func revisionKeys(rnd *rand.Rand, n int, gap int64, shared bool) (keys [][]byte, last int64) {
 	for range n {
 		last += 1 + rnd.Int64N(gap)
@@ -67,7 +69,8 @@ func revisionKeys(rnd *rand.Rand, n int, gap int64, shared bool) (keys [][]byte,
 	return keys, last
 }
 
-// TestFingerFindsWhatTheTreeHas: in trees of every depth, asked in every order, a finger finds just what a search from the root does.
+// TestFingerFindsWhatTheTreeHas checks that a SearchHint returns the same results as a search from
+// the root.
 func TestFingerFindsWhatTheTreeHas(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -85,7 +88,7 @@ func TestFingerFindsWhatTheTreeHas(t *testing.T) {
 				t.Fatalf("%+v: revision %d: %.8x, want %.8x", c, rev, got, want)
 			}
 		}
-		for i, key := range keys { // in order, forwards and backwards, and what lies between
+		for i, key := range keys { // all keys in both orders and the revisions between them
 			ask(revisionOf(key))
 			ask(revisionOf(keys[len(keys)-1-i]))
 			ask(revisionOf(key) + 1)
@@ -99,7 +102,8 @@ func TestFingerFindsWhatTheTreeHas(t *testing.T) {
 	}
 }
 
-// TestFingerStaysWhereItIs: neighbours are found without a look at the pages above, which is what a finger is for.
+// TestFingerStaysWhereItIs checks that a SearchHint finds adjacent keys without reading the pages
+// above.
 func TestFingerStaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	keys, _ := revisionKeys(rand.New(rand.NewPCG(1, 2)), 3000, 1, false)
@@ -127,7 +131,8 @@ func TestFingerStaysWhereItIs(t *testing.T) {
 	}
 }
 
-// TestFingerOnDamagedPages: whatever lies on the pages, a finger comes to an end, and finds what is left.
+// TestFingerOnDamagedPages checks that searches in damaged pages end, and that they find the
+// undamaged keys.
 func TestFingerOnDamagedPages(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(3, 4))
@@ -148,7 +153,8 @@ func TestFingerOnDamagedPages(t *testing.T) {
 				switch {
 				case value == nil && len(keys[i]) == 8:
 					unknown++
-				case len(keys[i]) == 8 && len(value) == 600 && binary.BigEndian.Uint64(value) == uint64(i): // else a record's checksum tells
+				// otherwise the record's checksum would show it
+				case len(keys[i]) == 8 && len(value) == 600 && binary.BigEndian.Uint64(value) == uint64(i):
 					right++
 				}
 			}
@@ -159,7 +165,7 @@ func TestFingerOnDamagedPages(t *testing.T) {
 	}
 }
 
-// damagePage changes one page that is no meta page.
+// damagePage changes one page other than the meta pages.
 func damagePage(rnd *rand.Rand, p *Pages) {
 	id := 2 + rnd.IntN(int(p.high)-2)
 	b := p.mapped[id*p.pageSize:][:p.pageSize]
@@ -168,14 +174,14 @@ func damagePage(rnd *rand.Rand, p *Pages) {
 		clear(b)
 	case 1:
 		copy(b, p.mapped[rnd.IntN(int(p.high))*p.pageSize:][:p.pageSize])
-	case 2: // in what tells where things lie
+	case 2: // in the offsets
 		b[rnd.IntN(pageHeaderSize+20*pageElementSize)] ^= 1 << rnd.IntN(8)
 	case 3:
 		b[rnd.IntN(len(b))] = byte(rnd.IntN(256))
 	}
 }
 
-// revisionKey, longRevisionKey and revisionOf are what a store makes of revisions.
+// revisionKey, longRevisionKey and revisionOf convert revisions to keys as the store does.
 func revisionKey(rev int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(rev)) }
 
 func longRevisionKey(rev int64, key []byte) []byte { return append(revisionKey(rev), key...) }

@@ -54,7 +54,8 @@ func put(l *WriteTx, key, value string) error {
 	return errors.Join(err, keys.Put([]byte(key), []byte(value)))
 }
 
-// TestMappingIsKnownAfterAKill: else a log that goes on would commit by checkpoints, for fear of a mapping that has to grow.
+// TestMappingIsKnownAfterAKill checks that the size of the mapping is known after a kill. Otherwise
+// the first commits would require checkpoints, because the mapping might have to grow.
 func TestMappingIsKnownAfterAKill(t *testing.T) {
 	t.Parallel()
 	f := openTestFile(t)
@@ -86,7 +87,8 @@ func TestMappingIsKnownAfterAKill(t *testing.T) {
 	}
 }
 
-// TestNotesThatCannotBeRead: whatever a record's body holds, it is told or refused, and never read past its end.
+// TestNotesThatCannotBeRead checks that the body of a record is either decoded or rejected, and is
+// never read beyond its end.
 func TestNotesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	f := openTestFile(t)
@@ -110,7 +112,7 @@ func TestNotesThatCannotBeRead(t *testing.T) {
 			whole++
 		}
 	}
-	if whole != 3 { // nothing, and each of the first two changes' ends
+	if whole != 3 { // the empty list, and the end of the first and second change
 		t.Errorf("%d beginnings of the list can be read, want 3", whole)
 	}
 	for _, bad := range [][]byte{{4, 1, 'k', 0}, {64, 1, 'k', 0}, {notedDelete, 0}, {notedSequence}, binary.AppendUvarint([]byte{0, 1, 'k'}, 1<<62)} {

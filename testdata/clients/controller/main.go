@@ -1,5 +1,6 @@
-// Controller is a small operator, written as kubebuilder's book says: a Guestbook is to have a Deployment of its size, its status tells
-// how much of that is available, and a finalizer has the last word before it goes. It knows nothing of the server behind its kubeconfig.
+// Controller is a small operator, written as in the kubebuilder book: it creates a Deployment for
+// each Guestbook, reports the available replicas in the status, and uses a finalizer. It does not
+// depend on the kind of server.
 //
 //	go run . --kubeconfig ~/.kube/config       # or KUBECONFIG=...; --leader-elect for more than one
 package main
@@ -111,7 +112,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, r.Status().Update(ctx, &book)
 }
 
-// shape makes a Deployment what its Guestbook says.
+// shape sets a Deployment's fields according to its Guestbook.
 func (r *reconciler) shape(book *Guestbook, deploy *appsv1.Deployment) error {
 	labels := map[string]string{"guestbook": book.Name}
 	deploy.Spec.Replicas = &book.Spec.Size

@@ -38,7 +38,7 @@ func TestReconcile(t *testing.T) {
 	})
 }
 
-// run runs a function until the test ends, and waits for it before the server stops.
+// run calls the function in a new goroutine and waits for it at the end of the test.
 func run(t *testing.T, f func(context.Context) error) {
 	done := make(chan error, 1) // of one result
 	go func() { done <- f(t.Context()) }()

@@ -13,7 +13,7 @@ import (
 	"apilet/apilettest"
 )
 
-// TestPermissions sends requests of a user who may only read.
+// TestPermissions checks the permissions of a user with read-only access.
 func TestPermissions(t *testing.T) {
 	t.Parallel()
 	s := apilettest.Start(t, apilettest.User("jane", "auditors"))

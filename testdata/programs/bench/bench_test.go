@@ -49,7 +49,8 @@ func TestContinueIsFoundInAListsHead(t *testing.T) {
 	}
 }
 
-// What is written into etcd past the servers is what either kind of them would have written: one object, in two encodings.
+// TestStoredMapIsAnObject checks that the values that are written to etcd directly match the
+// objects that would be written by the servers.
 func TestStoredMapIsAnObject(t *testing.T) {
 	lay := layout.New(kubePrefix, scheme.NewRegistry())
 	key, ok := lay.StoreKey(kubePrefix + "/configmaps/default/many-000007")
@@ -106,7 +107,7 @@ func TestProcessorsTimeIsReadFromTheSystem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for x := 0; ; x++ { // until the system's clock of 10 ms has seen it
+	for x := 0; ; x++ { // until the clock of the system advances by 10 ms
 		if now, err := cpu(os.Getpid()); err != nil || now > before {
 			return
 		}

@@ -1,6 +1,6 @@
 package main
 
-// This file is what is measured. A case runs for about as long as it is told, and returns one number.
+// This file contains the cases. A case runs for about the given time and returns one number.
 
 import (
 	"bytes"
@@ -19,26 +19,28 @@ import (
 	"time"
 )
 
-// workers is the most clients that a case has; each has an object of its own.
+// workers is the maximum number of clients of a case. Each client has its own object.
 const workers = 64
 
-// A measurement is one number to find.
+// A measurement describes one number to measure.
 type measurement struct {
 	name, unit, better string
 	run                func(ctx context.Context, s *server, length time.Duration) (float64, error)
 }
 
-// watched runs it, and says what that took of this program's processor time, in microseconds for one of what is counted.
+// watched runs the measurement. It also returns the processor time that this program itself used,
+// in microseconds for each counted unit.
 func (m measurement) watched(ctx context.Context, s *server, length time.Duration) (value, own float64, err error) {
 	s.spent = effort{}
 	value, err = m.run(ctx, s, length)
 	return value, float64(s.spent.cpu.Microseconds()) / m.count(value, s.spent.took), err
 }
 
-// An effort is this program's own: processor time, and the time in which it was spent.
+// An effort is the processor time of this program and the elapsed time.
 type effort struct{ cpu, took time.Duration }
 
-// clocked does what is measured, and adds the effort to the server's. Connections are opened before.
+// clocked runs the measured function and adds its effort to the server's. Connections must be open
+// before.
 func (s *server) clocked(do func() error) error {
 	before, err := cpu(os.Getpid())
 	if err != nil {
@@ -53,7 +55,8 @@ func (s *server) clocked(do func() error) error {
 	return err
 }
 
-// count is of how many a value in this time is the rate, or the time of one.
+// count returns the number of units that were counted in the given time. value is their rate, or
+// the time for one unit.
 func (m measurement) count(value float64, took time.Duration) float64 {
 	if m.better == "less" {
 		return float64(took.Microseconds()) / value
@@ -65,7 +68,8 @@ var cases = []measurement{
 	{"create, 1 client", "1/s", "more", load{1, create}.rate},
 	{"create, 16 clients", "1/s", "more", load{16, create}.rate},
 	{"create, 64 clients", "1/s", "more", load{64, create}.rate},
-	{"update, 1 client", "1/s", "more", load{1, update}.rate}, // unconditional, each client its own object
+	// there is no precondition, and every client updates its own object
+	{"update, 1 client", "1/s", "more", load{1, update}.rate},
 	{"update, 16 clients", "1/s", "more", load{16, update}.rate},
 	{"get, 16 clients", "1/s", "more", load{16, get}.rate},
 	{"LIST, full", "objects/s", "more", lists(full)},
@@ -74,28 +78,33 @@ var cases = []measurement{
 	{"LIST, an old revision", "objects/s", "more", lists(old)},
 	{"LIST of 100, 16 clients", "1/s", "more", load{16, few}.rate},
 	{"LIST, gzip", "objects/s", "more", lists(zipped)},
-	{"watch, 100 watchers", "µs/event", "less", fanOut}, // from the first write to the last event at the last watcher, divided by all events
+	// from the first write to the last event at the last watcher, divided by the number of all
+	// events
+	{"watch, 100 watchers", "µs/event", "less", fanOut},
 	{"CPU of an event, alone", "µs", "less", eventCPU},
 	{"mixed, 16 clients", "1/s", "more", load{16, mixed}.rate},
-	{"CPU of a create, 16 clients", "µs", "less", load{16, create}.processorTime}, // the server's own, as its processes were charged for it
+	// the processor time of the server's processes
+	{"CPU of a create, 16 clients", "µs", "less", load{16, create}.processorTime},
 	{"CPU of an update, 16 clients", "µs", "less", load{16, update}.processorTime},
 	{"CPU of a get, 16 clients", "µs", "less", load{16, get}.processorTime},
 	{"CPU of a LIST, full", "µs", "less", load{1, func(c *client, _ int64) error { return full(c) }}.processorTime},
-	{"CPU of a LIST, by 500", "µs", "less", load{1, func(c *client, _ int64) error { return chunked(c) }}.processorTime}, // all its chunks
+	// for all chunks
+	{"CPU of a LIST, by 500", "µs", "less", load{1, func(c *client, _ int64) error { return chunked(c) }}.processorTime},
 	{"CPU of a LIST of 100, 16 clients", "µs", "less", load{16, few}.processorTime},
-	{"disk for a create, 1 client", "KB", "less", load{1, create}.diskBytes}, // what the kernel is given to write
+	// bytes that the kernel writes to the disk
+	{"disk for a create, 1 client", "KB", "less", load{1, create}.diskBytes},
 	{"disk for a create, 16 clients", "KB", "less", load{16, create}.diskBytes},
 	{"disk for an update, 1 client", "KB", "less", load{1, update}.diskBytes},
 	{"memory now", "MiB", "less", func(_ context.Context, s *server, _ time.Duration) (float64, error) { return s.memory() }},
 }
 
-// A load is a number of clients, each of which repeats a request.
+// A load is a number of clients that repeat the same request.
 type load struct {
 	clients int
 	once    func(c *client, i int64) error
 }
 
-// rate is how many requests of the load were answered in a second.
+// rate returns the number of answered requests per second.
 func (l load) rate(ctx context.Context, s *server, length time.Duration) (perSecond float64, err error) {
 	err = l.connected(ctx, s, func(do func(worker int, i int64) error) error {
 		c, err := repeat(l.clients, length, do)
@@ -105,7 +114,8 @@ func (l load) rate(ctx context.Context, s *server, length time.Duration) (perSec
 	return perSecond, err
 }
 
-// processorTime is what the server's processes spend on a request of the load, in microseconds.
+// processorTime returns the processor time of the server's processes for each request, in
+// microseconds.
 func (l load) processorTime(ctx context.Context, s *server, length time.Duration) (float64, error) {
 	return l.spent(ctx, s, length, func() (int64, error) {
 		spent, err := cpu(s.pids...)
@@ -113,13 +123,14 @@ func (l load) processorTime(ctx context.Context, s *server, length time.Duration
 	})
 }
 
-// diskBytes is what the server's processes have the kernel write to the disk for a request of the load, in KB.
+// diskBytes returns the number of bytes that the server's processes write to the disk for each
+// request, in KB.
 func (l load) diskBytes(ctx context.Context, s *server, length time.Duration) (float64, error) {
 	each, err := l.spent(ctx, s, length, func() (int64, error) { return written(s.pids...) })
 	return each / 1000, err
 }
 
-// spent is by how much a count rises for each request of the load.
+// spent returns the increase of a counter for each request.
 func (l load) spent(ctx context.Context, s *server, length time.Duration, count func() (int64, error)) (each float64, err error) {
 	err = l.connected(ctx, s, func(do func(worker int, i int64) error) error {
 		before, err := count()
@@ -137,7 +148,8 @@ func (l load) spent(ctx context.Context, s *server, length time.Duration, count 
 	return each, err
 }
 
-// connected opens the clients' connections, and closes them after what is to be done with them: no handshake is measured.
+// connected opens the connections of the clients and closes them after calling use. The measurement
+// does not include handshakes.
 func (l load) connected(ctx context.Context, s *server, use func(do func(worker int, i int64) error) error) error {
 	clients := make([]*client, l.clients)
 	for i := range clients {
@@ -152,14 +164,15 @@ func (l load) connected(ctx context.Context, s *server, use func(do func(worker 
 	})
 }
 
-// A tally is what workers have done.
+// A tally counts the results of workers.
 type tally struct {
 	done, wrong int64
-	first       error // of the wrong ones
+	first       error // the first wrong result
 	took        time.Duration
 }
 
-// repeat has n workers do something for a while, again and again. A wrong answer is counted as such.
+// repeat makes n workers call do repeatedly for the given time. Wrong answers are counted and do
+// not stop it.
 func repeat(n int, length time.Duration, do func(worker int, i int64) error) (tally, error) {
 	counts, start := make([]tally, n), time.Now()
 	err := together(n, func(worker int) error {
@@ -185,7 +198,7 @@ func repeat(n int, length time.Duration, do func(worker int, i int64) error) (ta
 	return all, err
 }
 
-// note shows wrong answers. If there is no other, that is an error.
+// note prints the number of wrong answers. It returns an error if there was no correct answer.
 func (s *server) note(c tally) error {
 	if c.done == 0 {
 		return c.first
@@ -211,13 +224,13 @@ func get(c *client, i int64) error { return c.get(i, "") }
 
 func getCached(c *client, i int64) error { return c.get(i, "?resourceVersion=0") }
 
-// get reads one of the objects that lists read.
+// get reads one of the objects that were created by prepare.
 func (c *client) get(i int64, query string) error {
 	c.name = appendItem(c.name[:0], 1+(int64(c.number)*7919+i)%int64(c.objects))
 	return c.ask(request{path: c.listed, name: c.name, query: query, least: bodyBytes})
 }
 
-// appendItem writes /item-%06d, as make has named it.
+// appendItem appends /item-%06d, the name that make has used.
 func appendItem(b []byte, number int64) []byte {
 	b = append(b, "/item-"...)
 	for least := int64(100_000); least > number; least /= 10 {
@@ -226,12 +239,13 @@ func appendItem(b []byte, number int64) []byte {
 	return strconv.AppendInt(b, number, 10)
 }
 
-// few lists what is in a namespace of a usual size.
+// few lists a namespace with a typical number of objects.
 func few(c *client, _ int64) error {
 	return c.ask(request{path: c.few, least: fewObjects * bodyBytes})
 }
 
-// mixed is what a cluster's clients do: mostly reading one, some lists, some writes.
+// mixed sends a mix of requests that is typical for a cluster: mostly GETs, some lists and some
+// writes.
 func mixed(c *client, i int64) error {
 	switch n := rand.IntN(100); {
 	case n < 70:
@@ -246,7 +260,7 @@ func mixed(c *client, i int64) error {
 
 // ---- Lists
 
-// lists has one client repeat a list, and counts objects.
+// lists measures how fast a client can list the objects. It counts objects.
 func lists(once func(c *client) error) func(context.Context, *server, time.Duration) (float64, error) {
 	return func(ctx context.Context, s *server, length time.Duration) (perSecond float64, err error) {
 		c := s.newClient(ctx, 0)
@@ -273,23 +287,25 @@ func full(c *client) error { return c.list("") }
 
 func cached(c *client) error { return c.list("?resourceVersion=0") }
 
-// old lists a revision at which other objects of the store have changed since.
+// old lists a revision after which other objects of the store have changed.
 func old(c *client) error { return c.list("?resourceVersionMatch=Exact&resourceVersion=" + c.filled) }
 
 func (c *client) list(query string) error {
 	return c.ask(request{path: c.listed, query: query, least: c.objects * bodyBytes})
 }
 
-// zipped leaves the list as it comes: what is left of an object is at least its uid.
+// zipped does not decompress the list. The minimum size is the size of all UIDs, because they
+// cannot be compressed.
 func zipped(c *client) error {
 	return c.ask(request{path: c.listed, header: "Accept-Encoding: gzip\r\n", least: c.objects * 16})
 }
 
-// chunked keeps of each chunk as much as has the token for the next: decoding all would measure this program.
+// chunked only keeps the beginning of each chunk, which contains the continue token. Decoding whole
+// chunks would measure this program instead.
 func chunked(c *client) error {
 	const chunk, head = 500, 2000
 	next := ""
-	for left := c.objects; ; left -= chunk { // a server may have put some of its own beside them
+	for left := c.objects; ; left -= chunk { // the server may have created additional objects
 		query := fmt.Sprintf("?limit=%d&continue=%s", chunk, url.QueryEscape(next))
 		err := c.ask(request{path: c.listed, query: query, least: max(0, min(left, chunk)) * bodyBytes, keep: head})
 		if err != nil {
@@ -307,7 +323,7 @@ func chunked(c *client) error {
 	}
 }
 
-// continueOf is the token in a list's head.
+// continueOf returns the continue token in the start of a list.
 func continueOf(head []byte) (string, error) {
 	text := string(head)
 	if !strings.Contains(text, `"continue"`) {
@@ -319,7 +335,7 @@ func continueOf(head []byte) (string, error) {
 	return token, err
 }
 
-// revisionOf is a list's resourceVersion.
+// revisionOf returns the resourceVersion of a list.
 func revisionOf(list []byte) (string, error) {
 	var head struct {
 		Metadata struct{ ResourceVersion string }
@@ -332,7 +348,7 @@ func revisionOf(list []byte) (string, error) {
 
 const watchers = 100
 
-// fanOut has a hundred watchers of one namespace hear of writes that four clients make.
+// fanOut measures the delivery of four clients' writes to a hundred watchers of one namespace.
 func fanOut(ctx context.Context, s *server, length time.Duration) (perEvent float64, err error) {
 	a, err := s.gather(ctx)
 	if err != nil {
@@ -351,8 +367,8 @@ func fanOut(ctx context.Context, s *server, length time.Duration) (perEvent floa
 	return perEvent, err
 }
 
-// eventCPU has one client write, and wait for the last watcher before it writes again: what an event costs the server when events come alone. What
-// the writes themselves cost is measured before, and taken off.
+// eventCPU measures the CPU time for a single event. The client does not send the next write until
+// all watchers have received the event. The cost of a write is measured separately and subtracted.
 func eventCPU(ctx context.Context, s *server, length time.Duration) (float64, error) {
 	alone, err := load{1, update}.processorTime(ctx, s, length/4)
 	if err != nil {
@@ -372,10 +388,10 @@ func eventCPU(ctx context.Context, s *server, length time.Duration) (float64, er
 	return (each - alone) / watchers, err
 }
 
-// An audience is a hundred watchers of one namespace.
+// An audience is a group of a hundred watchers in the same namespace.
 type audience struct {
-	heard atomic.Int64  // events
-	news  chan struct{} // has a token when there are more
+	heard atomic.Int64  // number of events
+	news  chan struct{} // has a token if there are new events
 	leave func()
 }
 
@@ -406,7 +422,7 @@ func (s *server) gather(ctx context.Context) (*audience, error) {
 	return a, nil
 }
 
-// listen counts a watcher's events, each a line, where they lie in the buffer.
+// listen counts the events that are received by a watcher. Each event is a line.
 func (a *audience) listen(c *client) {
 	defer c.close()
 	for {
@@ -426,7 +442,7 @@ func (a *audience) listen(c *client) {
 
 var newline = []byte("\n")
 
-// wait returns when so many events have been heard.
+// wait returns when the given number of events has arrived.
 func (a *audience) wait(ctx context.Context, want int64) error {
 	for a.heard.Load() < want {
 		select {

@@ -1,23 +1,29 @@
 package main
 
-// This file is the client that asks the servers which are measured.
+// This file is the HTTP client that sends requests to the measured servers.
 //
-// It shares the machine with them. What it spends on a request, no server can spend, and the better a server is, the more of the rate is the client's:
-// with net/http here, which takes about as much for a GET as apilet does, two servers of which one needs a seventh of the other's processor time
-// seemed to differ four times. So this client does what load generators like wrk do, and no more:
+// It runs on the same machine as the servers and competes with them for CPU time. The faster a
+// server is, the more the client determines the rate. With net/http, which takes about as much time
+// for a GET as apilet, two servers whose processor times differed by a factor of seven seemed to
+// differ by a factor of four. Therefore this client does as little as load generators like wrk:
 //
-//   - a connection belongs to one client, and a client to one goroutine. Nothing is handed from goroutine to goroutine, nothing is locked, nobody waits
-//     for anybody but the server;
-//   - a request is bytes that lie ready, with a name or a number spliced in, in a buffer that is written anew each time;
-//   - of an answer only what has to be known is read: the status, the length, and of a chunked body the sizes. The body passes through a buffer, where
-//     TLS has put it, and is counted there. Who needs some of it says how much is to be kept. Events of a watch are counted by their ends of line;
-//   - a request allocates nothing here (TLS does, a little: crypto/tls has no way around it), so that no collector runs beside a measurement.
+//   - A connection belongs to one client, and a client to one goroutine. There are no locks and no
+//     communication between goroutines. A client only waits for the server.
+//   - A request is prepared as bytes. Only a name or a number is inserted, in a reused buffer.
+//   - Of a response the client parses only the status, the length, and the sizes of chunks. It counts
+//     the bytes of the body in the buffer in which TLS puts them. Callers say how many of them to keep.
+//     Events of a watch are counted by their line ends.
+//   - A request allocates nothing here (crypto/tls allocates a little), so that no garbage collection
+//     disturbs a measurement.
 //
-// What it does not save is looking: each answer has the status that the request is to have, and at least the bytes that its objects have, to the
-// end of its body. A wrong answer is counted as none (cases.go), and shown. A connection that a server closes between two answers is opened anew.
+// The client checks the status and the minimum size of each response, and that the body is
+// complete. Wrong responses do not count (cases.go) and are printed. If the server closes a
+// connection between two responses, the client opens a new one.
 //
-// TLS is crypto/tls with what both servers offer and choose, version 1.3 with AES-128-GCM, which the processor has instructions for; main.go prints it.
-// HTTP is version 1.1: with version 2 all clients would share one connection, and frames would have to be sorted.
+// It uses crypto/tls with the parameters that are selected by both servers: version 1.3 with
+// AES-128-GCM, which is supported by the processor. They are printed by main.go. The client uses
+// HTTP/1.1, because with HTTP/2 all clients would share one connection and would have to sort
+// frames.
 
 import (
 	"bytes"
@@ -33,56 +39,58 @@ import (
 	"strings"
 )
 
-// A client has one connection to a server, and is one goroutine's. Its buffers are written anew for each request.
+// A client uses a single connection and must only be used by one goroutine. Its buffers are reused
+// for each request.
 type client struct {
 	*server
-	ctx    context.Context // its end is the connection's
-	number int             // among those that work beside each other
+	ctx    context.Context // its end closes the connection
+	number int             // distinguishes clients that run concurrently
 
-	conn    net.Conn    // nil before the first request, and after it was closed
-	release func() bool // conn no longer ends with ctx
+	conn    net.Conn    // nil if the client is not connected
+	release func() bool // detaches conn from ctx
 
-	in      []byte // what was read of conn
-	at, end int    // in[at:end] is not looked at yet
-	status  int    // of the answer
-	left    int    // bytes of its body, or of the chunk, that are not looked at
-	chunked bool   // more chunks come
-	closing bool   // the connection ends with this answer
+	in      []byte // bytes read from conn
+	at, end int    // in[at:end] is not parsed yet
+	status  int    // of the response
+	left    int    // number of bytes of the body or of the chunk that are still unread
+	chunked bool   // more chunks follow
+	closing bool   // the server closes the connection after this response
 
-	out, name, body []byte // of the request
-	kept            []byte // of the answer
+	out, name, body []byte // parts of the request
+	kept            []byte // start of the response's body
 }
 
-// A request is what is asked, and what the answer has to be like.
+// A request describes a request and the expected response.
 type request struct {
-	method string // "": GET
+	method string // "" means GET
 	path   string
-	name   []byte // after it
-	query  string // after that
-	header string // lines, each with its end
+	name   []byte // appended to path
+	query  string // appended to name
+	header string // complete lines
 	body   []byte
-	status int // 0: 200
-	least  int // bytes of the answer's body
-	keep   int // bytes of the answer's body that are kept, from its beginning
+	status int // 0 means 200
+	least  int // minimum size of the response's body
+	keep   int // number of bytes of the response's body to keep
 }
 
-// A wrongAnswer is one that came whole, and is not what was to be answered.
+// A wrongAnswer is a complete response that does not match the request.
 type wrongAnswer struct{ text string }
 
 func (w *wrongAnswer) Error() string { return w.text }
 
-// errHungUp is a connection that ended before the first byte of an answer.
+// errHungUp is returned if a connection ends before the first byte of a response.
 var errHungUp = errors.New("the server has closed the connection")
 
-// trusting is for servers of one's own.
+// trusting disables the verification of certificates. It is only used for test servers.
 var trusting = &tls.Config{InsecureSkipVerify: true, CurvePreferences: []tls.CurveID{tls.X25519}}
 
-// newClient connects with its first request.
+// newClient returns a client. It connects with its first request.
 func (s *server) newClient(ctx context.Context, number int) *client {
-	return &client{server: s, ctx: ctx, number: number, in: make([]byte, 16<<10)} // a record of TLS has no more
+	// TLS records are not larger
+	return &client{server: s, ctx: ctx, number: number, in: make([]byte, 16<<10)}
 }
 
-// connect opens the connection, if there is none.
+// connect opens the connection unless it is open.
 func (c *client) connect() error {
 	if c.conn != nil {
 		return nil
@@ -106,7 +114,7 @@ func (c *client) connect() error {
 	return nil
 }
 
-// close ends the connection. The next request opens another.
+// close closes the connection. The next request opens another.
 func (c *client) close() {
 	if c.conn != nil {
 		c.release()
@@ -115,7 +123,7 @@ func (c *client) close() {
 	}
 }
 
-// do returns the whole answer. It is for what is not measured.
+// do returns the whole response. It is not used in measurements.
 func (c *client) do(method, path string, body []byte) ([]byte, error) {
 	status := 200
 	if method == "POST" {
@@ -125,14 +133,14 @@ func (c *client) do(method, path string, body []byte) ([]byte, error) {
 	return c.kept, err
 }
 
-// do asks once, over a connection of its own.
+// do sends one request over a new connection.
 func (s *server) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	c := s.newClient(ctx, 0)
 	defer c.close()
 	return c.do(method, path, body)
 }
 
-// ask sends a request, and lets the answer pass.
+// ask sends a request and reads the response.
 func (c *client) ask(r request) error {
 	if err := c.open(r); err != nil {
 		return err
@@ -147,7 +155,7 @@ func (c *client) ask(r request) error {
 	return nil
 }
 
-// open sends a request, and reads the answer's head. Its body is left to next.
+// open sends a request and reads the response's head. The caller reads the body by next.
 func (c *client) open(r request) error {
 	reused := c.conn != nil
 	err := c.exchange(r)
@@ -166,7 +174,7 @@ func (c *client) open(r request) error {
 	return &wrongAnswer{fmt.Sprintf("%s: status %d: %s", r, c.status, c.kept)}
 }
 
-// drain lets the rest of the body pass, keeps some of it, and returns its length.
+// drain reads the rest of the body and returns its length. It keeps the first bytes in c.kept.
 func (c *client) drain(keep int) (size int, err error) {
 	c.kept = c.kept[:0]
 	for {
@@ -184,7 +192,7 @@ func (c *client) drain(keep int) (size int, err error) {
 	}
 }
 
-// broken ends the connection, of which nobody knows any more where an answer would begin.
+// broken closes the connection, because the start of the next response is unknown after an error.
 func (c *client) broken(r request, err error) error {
 	c.close()
 	if c.ctx.Err() != nil {
@@ -199,7 +207,7 @@ func (r request) String() string {
 
 // ---- HTTP/1.1
 
-// exchange writes the request, and reads the head of the answer.
+// exchange writes the request and reads the head of the response.
 func (c *client) exchange(r request) error {
 	if err := c.connect(); err != nil {
 		return err
@@ -238,7 +246,7 @@ func (c *client) encode(r request) []byte {
 	return c.out
 }
 
-// headers are the lines that all requests have, after the path.
+// headers returns the end of the request line and the headers of all requests.
 func headers(host, token string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, " HTTP/1.1\r\nHost: %s\r\nUser-Agent: bench\r\n", host)
@@ -256,7 +264,8 @@ var (
 	colon, semicolon, space, carriageReturn = []byte(":"), []byte(";"), []byte(" "), []byte("\r")
 )
 
-// readHead reads up to the body. The answer says how long that is, as those of Go's servers do, or is refused.
+// readHead reads up to the body. It returns an error if the length is missing, because it is always
+// set by servers in Go.
 func (c *client) readHead() error {
 	line, err := c.line()
 	if err != nil {
@@ -298,7 +307,8 @@ func (c *client) readHead() error {
 	return nil
 }
 
-// next is the next piece of the body as it lies in the buffer, until the next call. Its end is io.EOF.
+// next returns the next piece of the body in the buffer. It is valid until the next call. At the
+// end of the body it returns io.EOF.
 func (c *client) next() ([]byte, error) {
 	if c.left == 0 && c.chunked {
 		if err := c.nextChunk(); err != nil {
@@ -322,7 +332,8 @@ func (c *client) next() ([]byte, error) {
 	return piece, nil
 }
 
-// nextChunk reads the size of a chunk, before which the line of the last one ends. After that of size 0 it reads to the end of the answer.
+// nextChunk reads the line end after the previous chunk and the size of the next. It reads the rest
+// of the response if this was the last chunk.
 func (c *client) nextChunk() error {
 	line, err := c.line()
 	if err == nil && len(line) == 0 {
@@ -331,7 +342,7 @@ func (c *client) nextChunk() error {
 	if err != nil {
 		return err
 	}
-	size, _, _ := bytes.Cut(line, semicolon) // extensions
+	size, _, _ := bytes.Cut(line, semicolon) // without extensions
 	if c.left = number(size, 16); c.left < 0 {
 		return fmt.Errorf("no chunk has the size %q", line)
 	}
@@ -339,7 +350,7 @@ func (c *client) nextChunk() error {
 		return nil
 	}
 	c.chunked = false
-	for len(line) > 0 { // trailers
+	for len(line) > 0 { // skip trailers
 		if line, err = c.line(); err != nil {
 			return err
 		}
@@ -347,7 +358,8 @@ func (c *client) nextChunk() error {
 	return nil
 }
 
-// line is the next line without its end, until the next call.
+// line returns the next line of the response without the trailing newline. It is valid until the
+// next call.
 func (c *client) line() ([]byte, error) {
 	for seen := 0; ; {
 		if i := bytes.IndexByte(c.in[c.at+seen:c.end], '\n'); i >= 0 {
@@ -362,7 +374,7 @@ func (c *client) line() ([]byte, error) {
 	}
 }
 
-// more reads what has come. What is not looked at yet moves to the front.
+// more reads from the connection. It moves unparsed bytes to the front first.
 func (c *client) more() error {
 	c.end = copy(c.in, c.in[c.at:c.end])
 	c.at = 0
@@ -380,7 +392,7 @@ func (c *client) more() error {
 	return err
 }
 
-// number is one without a sign, or -1 if there is none.
+// number parses a number without a sign. It returns -1 if text is not a number.
 func number(text []byte, base int) int {
 	n := 0
 	for _, c := range text {

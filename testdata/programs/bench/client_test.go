@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// scripted answers requests with texts by turns, each written in pieces of so many bytes; "" hangs up instead.
+// scripted returns a client of a server that answers requests with the given texts in turn. It
+// writes them in pieces of the given size. Instead of "" it closes the connection.
 func scripted(t *testing.T, piece int, answers ...string) *client {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -69,7 +70,8 @@ const (
 	inChunks   = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhell\r\n7;extension\r\no world\r\n0\r\nTrailer: x\r\n\r\n"
 )
 
-// Whatever the network makes of an answer, the body is the same, and the next answer begins where it ends.
+// TestBodyIsReadHoweverItComes checks that the body is correct, and that the next response is
+// found, for every fragmentation of the stream.
 func TestBodyIsReadHoweverItComes(t *testing.T) {
 	for _, piece := range []int{1, 2, 3, 5, 7, 1000} {
 		c := scripted(t, piece, withLength, inChunks, withLength, inChunks)
@@ -144,7 +146,8 @@ func TestBrokenAnswersAreErrors(t *testing.T) {
 	}
 }
 
-// A connection that a server closes is opened anew, whether it says so before or does not.
+// TestClosedConnectionIsOpenedAnew checks that the client reconnects after the server has closed
+// the connection, with or without announcement.
 func TestClosedConnectionIsOpenedAnew(t *testing.T) {
 	said := strings.Replace(withLength, "X-Other: 1", "Connection: close", 1)
 	c := scripted(t, 1000, said, withLength, "", withLength)
@@ -177,7 +180,8 @@ func TestContextEndsTheConnection(t *testing.T) {
 	}
 }
 
-// What is sent is what another reader of HTTP understands, over TLS too, and an object is valid JSON of the promised size.
+// TestRequestsAreUnderstood checks that net/http understands the requests, also over TLS, and that
+// an object is valid JSON of the promised size.
 func TestRequestsAreUnderstood(t *testing.T) {
 	var got string
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -208,7 +212,8 @@ func TestItemsAreNamedAsTheyWereMade(t *testing.T) {
 	}
 }
 
-// A request makes no garbage: no collector runs beside what is measured.
+// TestRequestAllocatesNothing checks that requests do not allocate memory, because a garbage
+// collection would affect the measurements.
 func TestRequestAllocatesNothing(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -222,7 +227,7 @@ func TestRequestAllocatesNothing(t *testing.T) {
 		}
 		defer conn.Close()
 		answer := []byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1024\r\n\r\n" + strings.Repeat("x", 1024))
-		for in := make([]byte, 4096); ; { // each request is less, and comes in one piece
+		for in := make([]byte, 4096); ; { // the requests are smaller than this and are not split
 			if _, err := conn.Read(in); err != nil {
 				return
 			}
@@ -248,7 +253,8 @@ func TestRequestAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A list by chunks goes on as long as there are tokens, whatever else a server has put beside the objects, and has them all.
+// TestChunksGoOnToTheEnd checks that a chunked list continues while there are tokens, even if the
+// server has additional objects, and that it must contain all objects.
 func TestChunksGoOnToTheEnd(t *testing.T) {
 	chunk := func(token string, objects int) string {
 		body := fmt.Sprintf(`{"metadata":{"continue":%q},"items":[]}`, token) + strings.Repeat(" ", objects*bodyBytes)

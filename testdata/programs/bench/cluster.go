@@ -1,7 +1,8 @@
 package main
 
-// This file compares servers on one etcd: apilet with kube-apiserver, and with itself on a file. Each kind has a prefix of its own, so that
-// neither hears of what the other writes. What is printed is what docs/scale.md quotes.
+// This file compares apilet with kube-apiserver on the same etcd and with an apilet that uses a
+// file. The servers use different prefixes and do not receive each other's writes. The tables are
+// copied to docs/scale.md.
 
 import (
 	"bytes"
@@ -26,13 +27,13 @@ import (
 
 const (
 	kubePrefix, apiletPrefix = "/registry", "/apilet"
-	manyObjects              = 100_000 // of the last tables
+	manyObjects              = 100_000 // for the last tables
 	manyWatchers             = 1000
-	pacedWrites              = 400 // a second, while delays are measured
+	pacedWrites              = 400 // per second, while delays are measured
 	pacedWriters             = 16
 )
 
-// An aimed case has a ratio to reach; 0: none.
+// An aimed case has a target ratio. If aim is zero, there is no target.
 type aimed struct {
 	measurement
 	aim float64
@@ -59,7 +60,8 @@ var besideAFile = []aimed{
 	{measurement{"LIST of 5,000 at 0", "objects/s", "more", lists(cached)}, 1},
 }
 
-// besideAWriter runs a case while a client writes every five milliseconds, to an object that the case does not read.
+// besideAWriter runs a case while another client writes to a different object every five
+// milliseconds.
 func besideAWriter(run func(context.Context, *server, time.Duration) (float64, error)) func(context.Context, *server, time.Duration) (float64, error) {
 	return func(ctx context.Context, s *server, length time.Duration) (value float64, err error) {
 		writing, stop := context.WithCancel(ctx)
@@ -102,7 +104,7 @@ func compareOnEtcd(ctx context.Context, rounds int, length time.Duration, object
 		}
 	}
 	for _, part := range []struct {
-		name  string // as -only has it
+		name  string // the name for -only
 		print func() error
 	}{
 		{"alone", func() error { return s.alone(ctx, length) }},
@@ -123,15 +125,15 @@ func compareOnEtcd(ctx context.Context, rounds int, length time.Duration, object
 	return nil
 }
 
-// named are the cases that have a word in their names.
+// named returns all cases with the given word in their names.
 func named(cases []aimed, word string) []aimed {
 	return slices.DeleteFunc(slices.Clone(cases), func(c aimed) bool { return !strings.Contains(c.name, word) })
 }
 
-// A spending is processors' time for one of what a case counts, in microseconds.
+// A spending contains the CPU time in microseconds for a unit of a case.
 type spending struct{ server, etcd float64 }
 
-// table runs cases by turns, and prints medians with what they cost.
+// table runs the cases on both servers and prints the medians and the CPU time.
 func (s *stage) table(ctx context.Context, title string, a, b *program, cases []aimed, rounds int, length time.Duration) error {
 	fmt.Printf("\n%s\n%-38s%12s%16s%8s%6s   µs of processors: %8s%16s%12s%8s\n", title, "", a.kind, b.kind, "ratio", "aim", a.kind, b.kind, "etcd under", "either")
 	for _, c := range cases {
@@ -175,7 +177,7 @@ func (s *stage) priced(ctx context.Context, p *program, c measurement, length ti
 	return value, spending{float64((after[0] - before[0]).Microseconds()) / count, float64((after[1] - before[1]).Microseconds()) / count}, err
 }
 
-// clocks are the times that a server and etcd have had.
+// clocks returns the CPU time used by the server and by etcd.
 func (s *stage) clocks(p *program) (now [2]time.Duration, err error) {
 	if now[0], err = cpu(p.pids...); err == nil {
 		now[1], err = cpu(s.etcd.cmd.Process.Pid)
@@ -191,13 +193,14 @@ func medianCost(all []spending) (m spending) {
 	return spending{quantile(servers, 0.5), quantile(etcds, 0.5)}
 }
 
-// quantile is a value that a share of all does not exceed.
+// quantile returns a value that the given share of all values does not exceed.
 func quantile(all []float64, share float64) float64 {
 	sorted := slices.Sorted(slices.Values(all))
 	return sorted[min(int(share*float64(len(sorted))), len(sorted)-1)]
 }
 
-// fileTable compares with a server that has the same objects in a file of its own. kube-apiserver is stopped meanwhile.
+// fileTable compares apilet on etcd with an apilet that stores the same objects in a file.
+// kube-apiserver is stopped in the meantime.
 func (s *stage) fileTable(ctx context.Context, apilet, kube *program, rounds int, length time.Duration, objects int) error {
 	kube.kill()
 	alone, err := s.startApilet(ctx, false)
@@ -219,7 +222,7 @@ func (s *stage) fileTable(ctx context.Context, apilet, kube *program, rounds int
 
 // ---- From server to server
 
-// delays starts a second server of each kind, writes through the first, and watches at the second.
+// delays starts a second server of each kind, writes to the first server, and watches the second.
 func (s *stage) delays(ctx context.Context, apilet, kube *program, rounds int, length time.Duration) error {
 	second, err := s.startApilet(ctx, true)
 	if err != nil {
@@ -275,7 +278,8 @@ func (s *stage) clocksOf(pair [2]*program) (now [2]time.Duration, err error) {
 
 var writtenAt = regexp.MustCompile(`"version":"(\d+)"`)
 
-// crossing writes to one server at a pace, and returns how many milliseconds each write took from its sending until it was heard at another.
+// crossing writes to one server at a fixed rate. It returns the milliseconds from sending each
+// write until its event arrives from another server.
 func crossing(ctx context.Context, from, to *server, length time.Duration) (delays []float64, err error) {
 	text, err := to.do(ctx, "GET", from.own+"?limit=1", nil)
 	if err != nil {
@@ -294,7 +298,7 @@ func crossing(ctx context.Context, from, to *server, length time.Duration) (dela
 	}
 	writing := make(chan error, 1)
 	go func() { writing <- from.paced(ctx, length) }()
-	var event []byte // as much of it as has come
+	var event []byte // the received part
 	for len(delays) < pacedCount(length) {
 		piece, err := watcher.next()
 		if err != nil {
@@ -316,7 +320,7 @@ func crossing(ctx context.Context, from, to *server, length time.Duration) (dela
 	return delays, <-writing
 }
 
-// paced updates objects at a pace, each client its own.
+// paced updates objects at a fixed rate. Each client updates its own object.
 func (s *server) paced(ctx context.Context, length time.Duration) error {
 	return together(pacedWriters, func(client int) error {
 		c := s.newClient(ctx, client)
@@ -334,14 +338,14 @@ func (s *server) paced(ctx context.Context, length time.Duration) error {
 	})
 }
 
-// pacedCount is how many writes come in a time.
+// pacedCount returns the number of writes in the given time.
 func pacedCount(length time.Duration) int {
 	return int(length.Seconds()*pacedWrites/pacedWriters) * pacedWriters
 }
 
 // ---- Many objects
 
-// many fills both prefixes, and measures memory, bytes and restarts.
+// many creates a large number of objects and measures the memory, the size and the restart time.
 func (s *stage) many(ctx context.Context, apilet, kube *program, rounds int) error {
 	bytes, followed, err := s.fill(ctx, apilet, kube)
 	if err != nil {
@@ -374,7 +378,7 @@ func (s *stage) many(ctx context.Context, apilet, kube *program, rounds int) err
 			return err
 		}
 	}
-	atRest, err := apilet.atRest(ctx) // kube-apiserver's memory moves by more than that by itself
+	atRest, err := apilet.atRest(ctx) // kube-apiserver's memory fluctuates by more than that
 	if err != nil {
 		return err
 	}
@@ -398,8 +402,9 @@ func (s *stage) many(ctx context.Context, apilet, kube *program, rounds int) err
 	return s.replica(ctx, apilet)
 }
 
-// fill writes objects into etcd past the servers, below either prefix: as each kind writes them. It returns the bytes of an object in etcd, and
-// the processors' time, in microseconds, for which a server has followed one of them.
+// fill writes objects directly into etcd below both prefixes, in each server's encoding. It returns
+// the size of an object in etcd, and the CPU time in microseconds that is used by a server to
+// process one of the writes.
 func (s *stage) fill(ctx context.Context, servers ...*program) (bytes, followed map[*program]float64, err error) {
 	client, err := s.client()
 	if err != nil {
@@ -448,7 +453,7 @@ func (s *stage) fill(ctx context.Context, servers ...*program) (bytes, followed 
 	return bytes, followed, nil
 }
 
-// storedMap is a ConfigMap as it lies in etcd: kube-apiserver writes protobuf, apilet JSON.
+// storedMap returns a ConfigMap as stored in etcd: kube-apiserver writes protobuf, apilet JSON.
 func storedMap(n int, protobuf bool) (string, error) {
 	m := corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("many-%06d", n), Namespace: "default", UID: types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", n)),
@@ -468,7 +473,7 @@ func storedMap(n int, protobuf bool) (string, error) {
 	return "k8s\x00" + string(text), err
 }
 
-// sees waits until the server counts so many objects in the namespace default.
+// sees waits until the server counts the given number of objects in the namespace default.
 func (p *program) sees(ctx context.Context, objects int) error {
 	c := p.newClient(ctx, 0)
 	defer c.close()
@@ -489,18 +494,20 @@ func (p *program) sees(ctx context.Context, objects int) error {
 	}
 }
 
-// restarted is what a start with many objects took.
+// restarted holds the results of a restart with a large number of objects.
 type restarted struct {
-	ready, took, spent float64 // seconds: until it said so, until it had listed all, and of processors until then
-	heard              float64 // bytes from etcd
+	// time in seconds until the server is ready, until it has listed all objects, and the CPU time
+	// used
+	ready, took, spent float64
+	heard              float64 // bytes received from etcd
 }
 
-// restarts ends the server in some way and starts it again.
+// restarts repeatedly stops the server by calling end and starts it again.
 func (s *stage) restarts(ctx context.Context, p *program, rounds int, end func()) (m restarted, err error) {
 	var up, took, spent, heard []float64
 	for range rounds {
 		end()
-		pause(ctx, time.Second) // etcd notices
+		pause(ctx, time.Second) // until etcd notices
 		before, err := s.etcdCounter(ctx, sentBytes)
 		if err != nil {
 			return m, err
@@ -535,7 +542,7 @@ const (
 	sentBytes = "etcd_network_client_grpc_sent_bytes_total"
 )
 
-// atRest is what one of many watchers costs that hear nothing, in KiB.
+// atRest returns the memory in KiB that is used by an idle watch.
 func (p *program) atRest(ctx context.Context) (float64, error) {
 	before, err := p.memory()
 	if err != nil {
@@ -551,8 +558,9 @@ func (p *program) atRest(ctx context.Context) (float64, error) {
 	return (after - before) * 1024 / manyWatchers, err
 }
 
-// passedOver is the processors' time for an event at a watcher whose selector leaves it out, in microseconds: that of writes beside many
-// such watchers, without that of the same writes beside none.
+// passedOver returns the CPU time in microseconds for an event that is excluded by the selector of
+// a watch. It is the time for writes with many such watchers, minus the time for the same writes
+// without watchers.
 func (p *program) passedOver(ctx context.Context, length time.Duration) (float64, error) {
 	spend := func() (time.Duration, error) {
 		before, err := cpu(p.pids...)
@@ -578,7 +586,7 @@ func (p *program) passedOver(ctx context.Context, length time.Duration) (float64
 	return float64((beside - alone).Microseconds()) / float64(pacedCount(length)*manyWatchers), err
 }
 
-// watchers opens many watches of a list, from now on, until end is called.
+// watchers opens a large number of watches of the list. They run until end is called.
 func (p *program) watchers(ctx context.Context, path, query string) (end func(), err error) {
 	open := make([]*client, manyWatchers)
 	for i := range open {
@@ -606,7 +614,7 @@ func (p *program) watchers(ctx context.Context, path, query string) (end func(),
 	})
 }
 
-// replica prints what apilet's file has, and how long it takes to fill an empty one.
+// replica prints the size of the replica and the time to fill an empty one.
 func (s *stage) replica(ctx context.Context, p *program) error {
 	var path string
 	for i, arg := range p.args {
@@ -637,7 +645,7 @@ func (s *stage) replica(ctx context.Context, p *program) error {
 	return nil
 }
 
-// pause waits; false says that ctx has ended.
+// pause waits for d. It returns false if ctx has ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

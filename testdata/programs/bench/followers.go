@@ -1,7 +1,8 @@
 package main
 
-// This file asks etcd alone: how many writes, and what many servers cost it that follow all of them, ask how far the log is, or ask for the
-// watch's progress. A server is stood in for by a client of etcd's with a connection of its own.
+// This file measures the performance of etcd: the number of writes, and the cost of servers that
+// watch all writes, read the current revision, or request the progress of the watch. It uses
+// clients of etcd with separate connections instead of servers.
 
 import (
 	"context"
@@ -17,7 +18,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// alone prints what etcd does without a server: Txns as either kind writes them.
+// alone measures the transactions of both servers in etcd.
 func (s *stage) alone(ctx context.Context, length time.Duration) error {
 	client, err := s.client()
 	if err != nil {
@@ -54,12 +55,12 @@ func (s *stage) alone(ctx context.Context, length time.Duration) error {
 	return nil
 }
 
-// client speaks to etcd past all servers.
+// client returns a client of etcd that does not use a server.
 func (s *stage) client() (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: []string{s.etcdURL}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
 }
 
-// followers prints what etcd's work is beside one follower, ten, and a hundred.
+// followers measures the performance of etcd with a number of followers.
 func (s *stage) followers(ctx context.Context, length time.Duration) error {
 	fmt.Printf("\n%-24s%16s%12s%12s%16s%14s%12s%20s\n", "servers that follow", "µs for a write", "p50, ms", "p99, ms", "newest reads/s", "µs for one", "p99, ms", "µs for a progress")
 	for _, n := range []int{1, 10, 100} {
@@ -107,7 +108,7 @@ func (s *stage) followedBy(ctx context.Context, n int, length time.Duration) err
 	if err != nil {
 		return err
 	}
-	for len(all[n-1].heard()) < pacedCount(length)/2 { // half the pace of the servers' writes
+	for len(all[n-1].heard()) < pacedCount(length)/2 { // half the rate of the servers' writes
 		if !pause(ctx, time.Millisecond) {
 			return ctx.Err()
 		}
@@ -127,14 +128,14 @@ func (s *stage) followedBy(ctx context.Context, n int, length time.Duration) err
 	return err
 }
 
-// A follower stands in for a server.
+// A follower stands for a server.
 type follower struct {
 	ctx      context.Context
 	client   *clientv3.Client
 	progress chan struct{}
 
 	mu     sync.Mutex // guards delays
-	delays []float64  // ms
+	delays []float64  // milliseconds
 }
 
 func (f *follower) follow(news clientv3.WatchChan) {
@@ -159,7 +160,7 @@ func (f *follower) heard() []float64 {
 	return f.delays
 }
 
-// writePaced puts keys, of a kilobyte each, which begin with the time of their sending.
+// writePaced writes 1 KiB values to etcd at a fixed rate. Each value starts with a timestamp.
 func writePaced(ctx context.Context, client *clientv3.Client, prefix string, length time.Duration) (int, error) {
 	const writers = pacedWriters / 2
 	return pacedCount(length) / 2, together(writers, func(of int) error {
@@ -176,7 +177,8 @@ func writePaced(ctx context.Context, client *clientv3.Client, prefix string, len
 	})
 }
 
-// readAtOnce has each follower ask how far the log is, again and again, and returns the milliseconds that each answer took.
+// readAtOnce makes each follower read the current revision repeatedly. It returns the milliseconds
+// of each response.
 func readAtOnce(ctx context.Context, all []*follower, prefix string, length time.Duration) (took []float64, err error) {
 	var mu sync.Mutex // guards took
 	begun := time.Now()
@@ -197,7 +199,7 @@ func readAtOnce(ctx context.Context, all []*follower, prefix string, length time
 	return took, err
 }
 
-// askProgress has each follower ask for its watch's progress, again and again.
+// askProgress makes each follower request its watch's progress repeatedly.
 func askProgress(all []*follower, length time.Duration) (int, error) {
 	var answered atomic.Int64
 	begun := time.Now()

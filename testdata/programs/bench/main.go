@@ -1,4 +1,5 @@
-// Bench measures Kubernetes API servers from outside, by HTTP alone: one, or two by turns, so that what else the machine does hits both.
+// Bench measures Kubernetes API servers from outside, over HTTP. If there are two servers, it
+// alternates between them so that other processes affect both of them.
 //
 //	go run ./testdata/programs/bench apilet=http://localhost:8080
 //	go run ./testdata/programs/bench -rounds 5 -svg ratios.svg \
@@ -6,13 +7,15 @@
 //
 //	ETCD=etcd KUBE_APISERVER=kube-apiserver APILET=./apilet go run ./testdata/programs/bench -etcd
 //
-// A server is NAME=URL with token=, pid= (one, or several joined by +) behind commas. Certificates are not checked: it is for servers of one's own. Each
-// case runs for a while on one server, then on the next, and again for each round; the table has the medians, the first server's ratio to
-// the second, and what this program itself spent of the processors' time for one of what is counted, which it shares with the servers (client.go). It
-// works in a namespace of its own, which it deletes. What is measured is documented with each case (cases.go). Wrong answers are told, and not counted.
+// A server is NAME=URL, followed by token= and pid= (one PID, or several joined by +) after commas.
+// Certificates are not checked, so use it only for your own servers. In each round, the cases are
+// run on both servers. The table contains the medians, the first server's ratio to the second, and
+// the processor time that this program itself used for each counted unit, because it shares the
+// processors with the servers (client.go). The program creates namespaces and deletes them when it
+// is finished. The cases are described in cases.go. Wrong answers are printed and not counted.
 //
-// With -etcd it starts the servers itself, on an etcd that it starts, too, and prints several tables, which docs/scale.md explains (cluster.go). The three
-// programs are found in the environment.
+// If -etcd is set, the program starts etcd and the servers. It prints several tables that are
+// explained in docs/scale.md (cluster.go). The environment names the three programs.
 package main
 
 import (
@@ -27,12 +30,13 @@ import (
 	"time"
 )
 
-// A result is what the rounds of one case gave on each server.
+// A result contains the values of a case for each server and round.
 type result struct {
 	name, unit string
 	better     string // "more" or "less"
 	values     [][]float64
-	client     [][]float64 // microseconds of this program's processor time for one of what is counted
+	// microseconds of this program's processor time for each counted unit
+	client [][]float64
 }
 
 func main() {
@@ -107,7 +111,8 @@ func run(ctx context.Context, args []string, rounds int, length time.Duration, o
 	return results, nil
 }
 
-// tellTLS prints what servers speak over TLS: sealing and opening cost the client as much with one as with the other only if that is the same.
+// tellTLS prints the TLS parameters of the servers. The client's costs are only comparable if they
+// are equal.
 func tellTLS(ctx context.Context, servers []*server) error {
 	for _, s := range servers {
 		c := s.newClient(ctx, 0)
@@ -123,13 +128,13 @@ func tellTLS(ctx context.Context, servers []*server) error {
 	return nil
 }
 
-// median of what the server with this index gave.
+// median returns the median of the values of the server with this index.
 func (r result) median(i int) float64 {
 	sorted := slices.Sorted(slices.Values(r.values[i]))
 	return sorted[len(sorted)/2]
 }
 
-// ratio is how many times better the first is.
+// ratio returns how much better the first server is than the second.
 func (r result) ratio() float64 {
 	a, b := r.median(0), r.median(1)
 	if r.better == "less" {

@@ -1,6 +1,6 @@
 package main
 
-// This file starts what the comparison on one etcd is made of: etcd, and servers on it, each a process of its own in a folder of its own.
+// This file starts etcd and the servers for the comparison. Each process has its own directory.
 
 import (
 	"context"
@@ -23,14 +23,14 @@ const (
 	adminToken   = "bench"
 )
 
-// A program is a process that can be started again.
+// A program is a process that can be restarted.
 type program struct {
-	kind    string // as in the tables
+	kind    string // the column in the tables
 	path    string
 	args    []string
 	logFile string
 	cmd     *exec.Cmd
-	*server // nil of etcd
+	*server // nil for etcd
 }
 
 func (p *program) start() error {
@@ -50,7 +50,7 @@ func (p *program) start() error {
 	return nil
 }
 
-// stop ends the process as an administrator does.
+// stop interrupts the process and waits for its end.
 func (p *program) stop() {
 	_ = p.cmd.Process.Signal(os.Interrupt)
 	hurry := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
@@ -65,15 +65,15 @@ func (p *program) kill() {
 	}
 }
 
-// ready waits until the server says that it is.
+// ready waits until the server is ready.
 func (p *program) ready(ctx context.Context) error { return p.answers(ctx, "/readyz") }
 
-// lists waits until the server lists config maps from what it has in memory or in its file.
+// lists waits until the server can list ConfigMaps from memory or from a file.
 func (p *program) lists(ctx context.Context) error {
 	return p.answers(ctx, "/api/v1/namespaces/default/configmaps?resourceVersion=0")
 }
 
-// serves waits until it does both.
+// serves waits for both.
 func (p *program) serves(ctx context.Context) error {
 	if err := p.ready(ctx); err != nil {
 		return err
@@ -100,19 +100,19 @@ func (p *program) answers(ctx context.Context, path string) error {
 	}
 }
 
-// A stage is the folder, the programs that run there, and etcd's address.
+// A stage contains the directory, the running programs, and the address of etcd.
 type stage struct {
 	dir      string
-	paths    map[string]string // of the three programs
+	paths    map[string]string // paths of the three programs
 	running  []*program
 	etcd     *program
 	etcdURL  string
-	keys     string // file with the key of service accounts' tokens
+	keys     string // file with the signing key for tokens of service accounts
 	tokens   string
 	launched int
 }
 
-// openStage makes the folder, in which etcd is started.
+// openStage creates the directory and starts etcd in it.
 func openStage(ctx context.Context) (*stage, error) {
 	s := &stage{paths: map[string]string{}}
 	for _, name := range []string{"ETCD", "KUBE_APISERVER", "APILET"} {
@@ -167,7 +167,7 @@ func (s *stage) run(kind, path, url string, args ...string) (*program, error) {
 	return p, p.start()
 }
 
-// startEtcd starts a member that syncs its log, as in production.
+// startEtcd starts a member with fsync, as in production.
 func (s *stage) startEtcd(ctx context.Context) (err error) {
 	url, peer := "http://"+freeAddress(), "http://"+freeAddress()
 	s.etcdURL = url
@@ -186,7 +186,8 @@ func (s *stage) startEtcd(ctx context.Context) (err error) {
 	return err
 }
 
-// startKube starts a kube-apiserver with flags as a cluster has them, so far as they cost anything.
+// startKube starts a kube-apiserver with flags that are typical for a cluster and may affect the
+// performance.
 func (s *stage) startKube(ctx context.Context) (*program, error) {
 	_, port, _ := net.SplitHostPort(freeAddress())
 	p, err := s.run("kube-apiserver", s.paths["KUBE_APISERVER"], "https://127.0.0.1:"+port, "--etcd-servers", s.etcdURL, "--secure-port", port,
@@ -200,7 +201,7 @@ func (s *stage) startKube(ctx context.Context) (*program, error) {
 	return p, p.serves(ctx)
 }
 
-// startApilet starts a server on etcd, below a prefix of its own, or, without etcd, on its file alone.
+// startApilet starts a server on etcd with its own prefix, or, if onEtcd is false, on a file.
 func (s *stage) startApilet(ctx context.Context, onEtcd bool) (*program, error) {
 	address, kind := freeAddress(), "apilet"
 	dir := filepath.Join(s.dir, "apilet-"+strings.ReplaceAll(address, ":", "-"))
@@ -220,7 +221,7 @@ func (s *stage) startApilet(ctx context.Context, onEtcd bool) (*program, error) 
 	return p, p.serves(ctx)
 }
 
-// etcdSays asks etcd by HTTP.
+// etcdSays sends an HTTP request to etcd.
 func (s *stage) etcdSays(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -232,7 +233,7 @@ func (s *stage) etcdSays(ctx context.Context, path string) (string, error) {
 	return string(text), err
 }
 
-// etcdCounter is the sum of one of etcd's series.
+// etcdCounter returns the value of a metric of etcd, summed over all labels.
 func (s *stage) etcdCounter(ctx context.Context, name string) (sum float64, err error) {
 	text, err := s.etcdSays(ctx, "/metrics")
 	for line := range strings.Lines(text) {
@@ -257,7 +258,7 @@ func freeAddress() string {
 	return l.Addr().String()
 }
 
-// cpu is the time that processes have had of processors so far (Linux).
+// cpu returns the processor time that processes have used so far (Linux).
 func cpu(pids ...int) (total time.Duration, err error) {
 	for _, pid := range pids {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -280,7 +281,8 @@ func cpu(pids ...int) (total time.Duration, err error) {
 	return total, nil
 }
 
-// written is how many bytes processes have had the kernel write to the disk so far (Linux).
+// written returns the number of bytes that the kernel has written to the disk for processes so far
+// (Linux).
 func written(pids ...int) (total int64, err error) {
 	for _, pid := range pids {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))

@@ -1,6 +1,6 @@
 package main
 
-// This file is a server under test: how it is asked, and the objects that the cases work on.
+// This file defines the servers and the objects that are used by the cases.
 
 import (
 	"context"
@@ -18,29 +18,30 @@ import (
 )
 
 const (
-	bodyBytes  = 1024 // of data in an object
+	bodyBytes  = 1024 // size of an object's data
 	fewObjects = 100  // in the namespace NAMESPACE-few
 )
 
 var padding = strings.Repeat("x", bodyBytes)
 
-// A server is one that is measured.
+// A server is a server to measure.
 type server struct {
 	name, token string
-	secure      bool   // TLS
-	address     string // to connect to
-	prefix      string // of all paths
-	headers     string // of all requests
+	secure      bool   // uses TLS
+	address     string // host and port
+	prefix      string // prefix of all paths
+	headers     string // headers of all requests
 	pids        []int
-	spent       effort // of this program, in the last measurement
+	spent       effort // CPU time of this program during the last measurement
 	namespace   string
-	own, listed string // paths: of the objects that are written, of those that are read
-	few         string // of those of a namespace of a usual size
+	// the paths used for writes and lists
+	own, listed string
+	few         string // path of a namespace with a typical number of objects
 	objects     int    // in the namespace NAMESPACE-list
-	filled      string // a resourceVersion at which that was complete
+	filled      string // a resourceVersion at which it was complete
 }
 
-// newServer reads NAME=URL,token=...,pid=1+2.
+// newServer parses NAME=URL,token=...,pid=1+2.
 func newServer(arg string) (*server, error) {
 	name, rest, ok := strings.Cut(arg, "=")
 	if !ok {
@@ -82,7 +83,8 @@ func (s *server) maps(namespace string) string {
 	return "/api/v1/namespaces/" + namespace + "/configmaps"
 }
 
-// appendConfigMap writes a body; version makes two of them differ. Without a name, the server is to give one.
+// appendConfigMap appends a request body. Bodies with different versions differ. If name is empty,
+// the server generates one.
 func appendConfigMap(b, name []byte, version int64) []byte {
 	b = append(b, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"`...)
 	if len(name) > 0 {
@@ -97,12 +99,12 @@ func appendConfigMap(b, name []byte, version int64) []byte {
 	return append(b, `"}}`...)
 }
 
-// namespaces are those in which the cases work.
+// namespaces returns the names of the namespaces used by the cases.
 func (s *server) namespaces() []string {
 	return []string{s.namespace, s.namespace + "-list", s.namespace + "-few"}
 }
 
-// prepare makes the namespaces, and the objects that lists read.
+// prepare creates the namespaces and the objects for the lists.
 func (s *server) prepare(ctx context.Context, objects int) error {
 	s.objects = objects
 	for _, namespace := range s.namespaces() {
@@ -127,7 +129,7 @@ func (s *server) prepare(ctx context.Context, objects int) error {
 	return err
 }
 
-// make creates config maps, numbered from one on.
+// make creates ConfigMaps, numbered from first.
 func (s *server) make(ctx context.Context, namespace, name string, first, count int) error {
 	var next atomic.Int64
 	return together(32, func(number int) error {
@@ -143,16 +145,17 @@ func (s *server) make(ctx context.Context, namespace, name string, first, count 
 	})
 }
 
-// clean deletes what prepare made.
+// clean deletes the namespaces.
 func (s *server) clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for _, namespace := range s.namespaces() {
-		_, _ = s.do(ctx, "DELETE", "/api/v1/namespaces/"+namespace, nil) // what is left is named so that one sees what it is
+		// their names identify any that remain
+		_, _ = s.do(ctx, "DELETE", "/api/v1/namespaces/"+namespace, nil)
 	}
 }
 
-// together runs n functions beside each other, and returns their first error.
+// together runs n functions concurrently and returns their errors.
 func together(n int, do func(i int) error) error {
 	var wg sync.WaitGroup
 	errs := make([]error, n)
@@ -165,7 +168,7 @@ func together(n int, do func(i int) error) error {
 
 var anonymous = regexp.MustCompile(`(?m)^Anonymous:\s+(\d+) kB`)
 
-// memory is the anonymous memory of the server's processes in MiB (Linux).
+// memory returns the anonymous memory of the server's processes in MiB (Linux).
 func (s *server) memory() (float64, error) {
 	total := 0.0
 	for _, pid := range s.pids {

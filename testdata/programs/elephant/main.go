@@ -1,13 +1,15 @@
-// Elephant lets one user ask a server for as much as it gets over many connections, and others a little, and prints who was served.
+// Elephant simulates a user with a large number of connections and several users with few requests.
+// It prints the number of requests that were served for each user.
 //
 //	go run ./testdata/programs/elephant http://localhost:8080
 //	go run ./testdata/programs/elephant -connections 64 -mice mouse-1,mouse-2 -for 5s http://localhost:8080
 //	go run ./testdata/programs/elephant -create -connections 20 -for 60s http://localhost:8080
 //
-// Everybody is impersonated, so the server must be one on a plain loopback port. The elephant lists all ConfigMaps with a selector that finds
-// nothing, which costs the server much and this program little, and takes no notice of Retry-After. With -create it creates ConfigMaps in a dry
-// run instead: beside a slow webhook that holds seats and costs nobody a processor. A mouse asks twenty times a second for one object at most,
-// as long as it is answered.
+// All users are impersonated, so the server must listen on a plain loopback port. The elephant
+// lists all ConfigMaps with a selector that matches nothing, which costs much time in the server
+// and little in this program, and it ignores Retry-After. With -create it creates ConfigMaps with
+// dry run instead. With a slow webhook these requests hold seats without using a processor. A mouse
+// reads an object up to twenty times per second and waits for the response.
 package main
 
 import (
@@ -23,17 +25,17 @@ import (
 	"time"
 )
 
-// A user is somebody who asks, and what came of it.
+// A user is a simulated user. It also contains the results.
 type user struct {
 	name, path  string
-	body        string // of a POST; none: a GET
+	body        string // of a POST; "" means a GET
 	connections int
-	pause       time.Duration // between an answer and the next request of a connection
+	pause       time.Duration // delay between a response and the next request
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	asked   int
 	refused int // 429
-	failed  int // anything else but a success
+	failed  int // any other error
 	waits   []time.Duration
 }
 
@@ -70,7 +72,7 @@ func main() {
 	}
 }
 
-// ask sends one request after another until ctx ends. The last one does not count.
+// ask sends requests in a loop until ctx is done. The last one does not count.
 func (u *user) ask(ctx context.Context, server string) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}}
 	defer client.CloseIdleConnections()
@@ -83,7 +85,8 @@ func (u *user) ask(ctx context.Context, server string) {
 		u.note(code, err, time.Since(start))
 		pause := u.pause
 		if code/100 != 2 {
-			pause = max(pause, 10*time.Millisecond) // a refusal comes at once, and this program shares the machine
+			// rejections are immediate, and this program shares the machine with the server
+			pause = max(pause, 10*time.Millisecond)
 		}
 		time.Sleep(pause)
 	}
@@ -123,7 +126,7 @@ func (u *user) note(code int, err error, took time.Duration) {
 	}
 }
 
-// wait is a quantile of how long served requests took.
+// wait returns a quantile of the durations of served requests.
 func (u *user) wait(part float64) time.Duration {
 	if len(u.waits) == 0 {
 		return 0

@@ -1,12 +1,15 @@
-// Extension is a server behind apilet: it has the type Star of stars.example.com/v1, keeps its objects in memory, and believes who asks when a front
-// proxy says so whose certificate is of the authority that is published in ConfigMap kube-system/extension-apiserver-authentication.
+// Extension is an extension API server behind apilet. It serves the type Star of
+// stars.example.com/v1 from memory. It trusts the user names that a front proxy sends if the
+// proxy's certificate is signed by the authority in the ConfigMap
+// kube-system/extension-apiserver-authentication.
 //
 //	go run ./testdata/programs/extension -server http://127.0.0.1:8080 > extension.yaml 2> extension.log &
 //	kubectl apply -f extension.yaml        a Service that leads here, and the APIService that names it
 //	kubectl create -f star.yaml            {apiVersion: stars.example.com/v1, kind: Star, metadata: {name: sun}}
 //
-// It is an example of the least that such a server has to do: discovery, the verbs of one type, and the check of whom it speaks to. Most are made of
-// k8s.io/apiserver, which does all of it (kubernetes/sample-apiserver).
+// It shows how to implement an extension API server with discovery, the verbs of a type, and
+// authentication of the front proxy. Most extension API servers are based on k8s.io/apiserver,
+// which implements all of this (kubernetes/sample-apiserver).
 package main
 
 import (
@@ -36,14 +39,15 @@ import (
 
 const (
 	gv   = "stars.example.com/v1"
-	name = "stars.infra.svc" // by which apilet knows the certificate
+	name = "stars.infra.svc" // the name in the certificate that apilet verifies
 )
 
-// stars are what there is, by namespace and name.
+// stars contains the objects by namespace and name.
 type stars struct {
-	server string // where the authority of front proxies is published
+	// the API server that publishes the front proxies' authority
+	server string
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	all  map[string]map[string]any
 	next int
 }
@@ -85,7 +89,7 @@ spec:
   caBundle: %s
 `
 
-// makeCertificate is one that is its own authority.
+// makeCertificate returns a self-signed certificate.
 func makeCertificate() (pair tls.Certificate, authority []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -97,7 +101,8 @@ func makeCertificate() (pair tls.Certificate, authority []byte, err error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), err
 }
 
-// believes says that a request comes from the front proxy: its certificate is of the authority that is published, and has a name that is.
+// believes checks that the request was sent by the front proxy. Its certificate must be signed by
+// the published authority and have a published name.
 func (s *stars) believes(r *http.Request) error {
 	if len(r.TLS.PeerCertificates) == 0 {
 		return errors.New("no certificate")
@@ -134,7 +139,8 @@ func (s *stars) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	rest, ours := strings.CutPrefix(strings.Trim(r.URL.Path, "/"), "apis/"+gv)
-	parts := strings.Split(strings.Trim(rest, "/"), "/") // namespaces, NAMESPACE, stars, NAME; or stars
+	// namespaces, NAMESPACE, stars, NAME; or stars
+	parts := strings.Split(strings.Trim(rest, "/"), "/")
 	switch {
 	case !ours:
 		fail(w, http.StatusNotFound, "NotFound", "nothing else is here")
@@ -195,10 +201,10 @@ func (s *stars) serve(w http.ResponseWriter, r *http.Request, namespace, name st
 
 func send(w http.ResponseWriter, code int, value any) {
 	var b bytes.Buffer
-	_ = json.NewEncoder(&b).Encode(value) // it is made of what JSON has
+	_ = json.NewEncoder(&b).Encode(value) // contains only JSON values
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_, _ = w.Write(b.Bytes()) // the client is gone otherwise
+	_, _ = w.Write(b.Bytes()) // otherwise the client is gone
 }
 
 func fail(w http.ResponseWriter, code int, reason, message string) {

@@ -1,14 +1,16 @@
-// Faults checks the tests: it plants known faults in the source, one at a time, and fails if a test does not notice one of them.
+// Faults checks the quality of the tests. It changes the source code and fails if the change is not
+// detected by a test.
 //
 //	go run ./testdata/programs/faults                 # all faults of testdata/faults/table.txt
 //	go run ./testdata/programs/faults -run '^store-'  # some of them
 //
-// The working tree is not changed: the compiler reads the faulty file through `go test -overlay`. A fault is killed if the tests that its
-// entry names fail. A package that does not compile with a fault is an error, since it proves nothing about the tests. An entry that is
-// marked as equivalent must survive.
+// The working tree is not changed: the compiler reads the faulty file through `go test -overlay`. A
+// fault is killed if the tests of its entry fail. If a package does not compile with a fault, that
+// is an error, because it proves nothing about the tests. An entry that is marked as equivalent
+// must survive.
 //
-// Exit code 1 means that a fault survived, that an equivalent one was killed, that an entry no longer fits its file, or that the tests fail
-// without any fault.
+// The exit code is 1 if a fault survives, an equivalent fault is killed, an entry does not match
+// the source, or the tests fail without a fault.
 package main
 
 import (

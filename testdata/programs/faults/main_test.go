@@ -48,7 +48,8 @@ func TestPlantWantsTheOldTextOnce(t *testing.T) {
 	}
 }
 
-// TestRunFindsSurvivors plants faults in a module of its own: two that its test notices and one that it does not.
+// TestRunFindsSurvivors plants three faults in a separate module. The tests do not detect one of
+// them.
 func TestRunFindsSurvivors(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
@@ -71,7 +72,8 @@ func TestRunFindsSurvivors(t *testing.T) {
 	}
 }
 
-// TestTableFitsTheSources: each entry's old text is in its file once, and a test of its package has the name that it gives.
+// TestTableFitsTheSources checks that the old text of each entry is found exactly once in its file,
+// and that the test exists.
 func TestTableFitsTheSources(t *testing.T) {
 	const root = "../../.."
 	text, err := os.ReadFile(filepath.Join(root, tableFile))

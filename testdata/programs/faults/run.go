@@ -15,13 +15,14 @@ import (
 	"time"
 )
 
-// maxRun is passed to the tests as -test.timeout. A fault that makes them hang is killed when it ends.
+// maxRun is the value of -test.timeout. If a fault causes the tests to hang, it is killed by the
+// timeout.
 const maxRun = 10 * time.Minute
 
 // A runner builds and runs the tests.
 type runner struct {
 	root, work string
-	tests      string // replaces the tests of all entries; "" keeps them
+	tests      string // if not empty, it replaces the tests of all entries
 	faults     []*fault
 
 	killed, survived int
@@ -65,13 +66,14 @@ func (r *runner) packages() (groups [][]*fault) {
 	return groups
 }
 
-// A testBinary has the tests of one package.
+// A testBinary contains the tests of a package.
 type testBinary struct {
 	path string
-	deps []string // directories of the packages that it is made of
+	deps []string // directories of its packages
 }
 
-// checkSound builds and runs the tests of a group without a fault. A test that fails anyway kills nothing.
+// checkSound builds and runs the tests of a group without a fault, because a fault is not detected
+// by tests that always fail.
 func (r *runner) checkSound(of []*fault) (sound *testBinary, err error) {
 	sound = &testBinary{path: filepath.Join(r.work, "sound.test")}
 	deps, err := r.command(r.root, nil, "go", "list", "-test", "-deps", "-f", "{{.Dir}}", of[0].dir)
@@ -95,7 +97,7 @@ func (r *runner) checkSound(of []*fault) (sound *testBinary, err error) {
 
 func (r *runner) testsOf(f *fault) string { return cmp.Or(r.tests, f.tests) }
 
-// try plants one fault. by is the first test that fails.
+// try plants a fault. by is the name of the first test that fails.
 func (r *runner) try(f *fault, sound *testBinary) (verdict, by string, err error) {
 	source, err := os.ReadFile(filepath.Join(r.root, f.file))
 	if err != nil {
@@ -109,7 +111,8 @@ func (r *runner) try(f *fault, sound *testBinary) (verdict, by string, err error
 	if err != nil {
 		return "", "", err
 	}
-	binary := sound.path // enough where the tests run the program, which they build with the overlay
+	// enough if the tests run the program, which they build with the overlay
+	binary := sound.path
 	if slices.Contains(sound.deps, filepath.Dir(filepath.Join(r.root, f.file))) {
 		binary = filepath.Join(r.work, "faulty.test")
 		if err := r.build(f, overlay, binary); err != nil {
@@ -135,14 +138,14 @@ func (r *runner) try(f *fault, sound *testBinary) (verdict, by string, err error
 	return "", "", fmt.Errorf("survived %s %s", f.dir, r.testsOf(f))
 }
 
-// writeOverlay returns the path of an overlay file in which one source file has another text.
+// writeOverlay writes an overlay file that replaces the text of a source file. It returns the path.
 func (r *runner) writeOverlay(file, text string) (string, error) {
 	faulty, overlay := filepath.Join(r.work, "faulty.go"), filepath.Join(r.work, "overlay.json")
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(r.root, file): faulty}})
 	return overlay, errors.Join(err, os.WriteFile(faulty, []byte(text), 0o600), os.WriteFile(overlay, replace, 0o600))
 }
 
-// build makes the package's test binary.
+// build builds the package's test binary.
 func (r *runner) build(f *fault, overlay, binary string) error {
 	args := append([]string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary}, f.flags...)
 	if output, err := r.command(r.root, goFlags(overlay), "go", append(args, f.dir)...); err != nil {
@@ -151,12 +154,13 @@ func (r *runner) build(f *fault, overlay, binary string) error {
 	return nil
 }
 
-// execute runs a test binary in its package's directory, as go test does.
+// execute runs a test binary in the directory of the package, like go test.
 func (r *runner) execute(f *fault, binary, overlay, tests string) ([]byte, error) {
 	return r.command(filepath.Join(r.root, f.dir), goFlags(overlay), binary, "-test.failfast", "-test.short", "-test.timeout="+maxRun.String(), "-test.run="+tests)
 }
 
-// goFlags returns the environment in which all go commands use an overlay file; nil if there is none.
+// goFlags returns an environment in which go commands use the overlay file. It returns nil if there
+// is no overlay.
 func goFlags(overlay string) []string {
 	if overlay == "" {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A fault is one entry of the table.
+// A fault is an entry of the table.
 type fault struct {
 	name, file    string
 	oldText, text string   // text replaces oldText, which the file contains exactly once
@@ -16,7 +16,8 @@ type fault struct {
 	equivalent    string   // why no test can notice the fault; "" if one can
 }
 
-// parseTable reads entries that are separated by blank lines. testdata/faults/table.txt describes their lines.
+// parseTable reads entries that are separated by blank lines. testdata/faults/table.txt describes
+// their lines.
 func parseTable(text string) (faults []*fault, err error) {
 	names := map[string]bool{}
 	for entry := range strings.SplitSeq(text, "\n\n") {

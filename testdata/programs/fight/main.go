@@ -1,9 +1,10 @@
-// Fight is two controllers that want different things of one Deployment, as a HorizontalPodAutoscaler and whoever applies a manifest with
-// `replicas` in it do. Each looks at the object, and sets .spec.replicas where that is not what it wants:
+// Fight runs two controllers that set the same field to different values, like a
+// HorizontalPodAutoscaler and a client that applies a manifest with `replicas`. Each reads the
+// object and sets .spec.replicas if the value differs from its own:
 //
 //	go run ./testdata/programs/fight -server http://127.0.0.1:8080 -namespace default -name web
 //
-// docs/history.md finds out who they are.
+// docs/history.md finds the two controllers.
 package main
 
 import (
@@ -28,7 +29,7 @@ var (
 	length    = flag.Duration("for", 10*time.Minute, "how long it goes on")
 )
 
-// A controller is one of the two.
+// A controller represents one of the two controllers.
 type controller struct {
 	agent    string
 	replicas int

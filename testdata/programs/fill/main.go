@@ -1,10 +1,10 @@
-// Fill makes objects to look at: ConfigMaps item-0000, item-0001, ... in one namespace of a server.
+// Fill creates the ConfigMaps item-0000, item-0001, ... in a namespace.
 //
 //	go run ./testdata/programs/fill http://localhost:8080           # a thousand
 //	go run ./testdata/programs/fill -n 50 -as alice http://localhost:8080
-//	go run ./testdata/programs/fill -again http://localhost:8080    # each once more: a second version of each
+//	go run ./testdata/programs/fill -again http://localhost:8080    # writes a second version of each
 //
-// It uses the API as anybody would, by plain HTTP, and stops at the first answer that is no success.
+// It uses the API over plain HTTP and stops at the first error.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"sync/atomic"
 )
 
-// An order is what is to be made.
+// An order describes the objects to create.
 type order struct {
 	server, namespace, as string
 	n, size, clients      int
@@ -52,7 +52,7 @@ func main() {
 	fmt.Printf("%d ConfigMaps %s in namespace %s\n", o.n, verb, o.namespace)
 }
 
-// make sends all requests, so many at a time, until one fails.
+// make sends requests from several clients until a request fails.
 func (o *order) make() error {
 	var (
 		next   atomic.Int64
@@ -68,7 +68,7 @@ func (o *order) make() error {
 					return
 				}
 				if err := o.write(client, i); err != nil {
-					next.Store(int64(o.n)) // the others come to their end, too
+					next.Store(int64(o.n)) // stops the other clients
 					failed <- err
 					return
 				}
@@ -80,7 +80,7 @@ func (o *order) make() error {
 	return <-failed
 }
 
-// write makes one object, or writes it anew without asking what it was.
+// write creates an object or overwrites an existing object.
 func (o *order) write(client *http.Client, i int) error {
 	name, version := fmt.Sprintf("item-%04d", i), "1"
 	method, url := http.MethodPost, o.server+"/api/v1/namespaces/"+o.namespace+"/configmaps"

@@ -1,12 +1,15 @@
-// Flows plays the bad scenarios that flow control is for (KEP-1040, Goals) against a running server, and prints who got what.
-// Everybody is impersonated, as kubectl --as does, so the server must be one on a plain loopback port:
+// Flows runs the scenarios that flow control must handle (KEP-1040, Goals) against a running
+// server, and prints the requests that each client got served. All clients are impersonated, as
+// with kubectl --as, so the server must listen on a plain loopback port:
 //
-//	go run ./testdata/programs/flows                                  # starts two small servers, with flow control and without, and compares
-//	go run ./testdata/programs/flows -server http://127.0.0.1:8080    # plays against this one
+//	go run ./testdata/programs/flows                                  # starts two small servers, with and without flow control, and compares them
+//	go run ./testdata/programs/flows -server http://127.0.0.1:8080    # uses this server
 //
-// A culprit asks as fast as it is answered and takes no notice of Retry-After. The others ask 20 times a second, less often only when
-// an answer takes longer. LISTs have a selector that finds nothing, so that they cost the server and not this program, which
-// shares the machine with it. With -seats servers of 600 seats and of --max-requests-inflight=auto are compared (seats.go). The program ends with 1 if lease renewals took too long.
+// The culprit ignores Retry-After and sends the next request as soon as it receives a response. The
+// other clients send 20 requests per second, or fewer if responses take longer. LISTs use a
+// selector that does not match any object, because large responses would also slow down this
+// program. With -seats the program compares servers with 600 seats and with
+// --max-requests-inflight=auto (seats.go). It exits with 1 if lease renewals took too long.
 package main
 
 import (
@@ -32,10 +35,12 @@ import (
 )
 
 const (
-	modulePath   = "apilet"
-	renewalLimit = 100 * time.Millisecond // for the 99th percentile of lease renewals
-	tries        = 3                      // a busy machine may spoil one
-	afterRefusal = 10 * time.Millisecond  // keeps a culprit from spending this machine on being refused
+	modulePath = "apilet"
+	// limit for the 99th percentile of lease renewals
+	renewalLimit = 100 * time.Millisecond
+	tries        = 3 // a busy machine may spoil one
+	// limits the time that this machine spends on rejected requests
+	afterRefusal = 10 * time.Millisecond
 	apis         = "/apis/flowcontrol.apiserver.k8s.io/v1/"
 )
 
@@ -61,7 +66,7 @@ func main() {
 	}
 }
 
-// run plays everything. ok is whether leases were renewed in time under flow control.
+// run runs all scenarios. ok reports whether leases were renewed in time with flow control.
 func run(ctx context.Context) (ok bool, err error) {
 	program := ""
 	if *aside {
@@ -73,7 +78,7 @@ func run(ctx context.Context) (ok bool, err error) {
 			return false, err
 		}
 		defer os.RemoveAll(dir)
-		program = filepath.Join(dir, "apilet.exe") // a name that runs on every system
+		program = filepath.Join(dir, "apilet.exe") // a file name that works on every system
 		build := exec.CommandContext(ctx, "go", "build", "-o", program, modulePath)
 		build.Stderr = os.Stderr
 		if err := build.Run(); err != nil {
@@ -107,7 +112,8 @@ func run(ctx context.Context) (ok bool, err error) {
 	return ok, nil
 }
 
-// playAfresh plays a scenario on new servers: what a level borrowed in one would still be there in the next.
+// playAfresh runs a scenario on new servers, because borrowed seats of one scenario would affect
+// the next.
 func playAfresh(ctx context.Context, program string, sc scenario) (worst time.Duration, err error) {
 	stages, closeStages, err := openStages(ctx, program)
 	if err != nil {
@@ -125,14 +131,14 @@ func playAfresh(ctx context.Context, program string, sc scenario) (worst time.Du
 
 // ---- Servers
 
-// A stage is a server to play on.
+// A stage is a server for the scenarios.
 type stage struct {
 	title, url string
 	admin      *http.Client
-	token      string // of an administrator; "" on a plain port
+	token      string // token of an administrator, or "" if the port is not secured
 }
 
-// openStages starts two servers, unless there is one to play against.
+// openStages starts two servers unless a URL is given.
 func openStages(ctx context.Context, program string) (stages []*stage, closeAll func(), err error) {
 	if *serverURL != "" {
 		return []*stage{{"", strings.TrimSuffix(*serverURL, "/"), &http.Client{}, *token}}, func() {}, nil
@@ -142,12 +148,12 @@ func openStages(ctx context.Context, program string) (stages []*stage, closeAll 
 	closeAll = func() {
 		cancel()
 		for _, server := range servers {
-			_ = server.Wait() // it was interrupted, and says so
+			_ = server.Wait() // returns an error because it was interrupted
 		}
 	}
 	for _, title := range []string{"with flow control", "without"} {
 		kubeconfig := filepath.Join(filepath.Dir(program), title)
-		_ = os.Remove(kubeconfig) // of the scenario before, if any
+		_ = os.Remove(kubeconfig) // of the previous scenario, if any
 		st, server, err := startServer(ctx, program, kubeconfig, title)
 		if err != nil {
 			closeAll()
@@ -158,7 +164,8 @@ func openStages(ctx context.Context, program string) (stages []*stage, closeAll 
 	return stages, closeAll, nil
 }
 
-// startServer starts a server of 30 seats, few enough to be fought for. Ending ctx stops it.
+// startServer starts a server with only 30 seats, so that clients compete for them. It stops when
+// ctx ends.
 func startServer(ctx context.Context, program, kubeconfig, title string) (*stage, *exec.Cmd, error) {
 	return startWith(ctx, program, kubeconfig, title, "--ephemeral", "--max-requests-inflight=20", "--max-mutating-requests-inflight=10",
 		fmt.Sprintf("--enable-priority-and-fairness=%t", title != "without"))
@@ -172,7 +179,7 @@ func startWith(ctx context.Context, program, kubeconfig, title string, flags ...
 		return nil, nil, err
 	}
 	for range 200 {
-		text, _ := os.ReadFile(kubeconfig) // not there yet
+		text, _ := os.ReadFile(kubeconfig) // may not exist yet
 		if url := regexp.MustCompile(`http://[0-9.:]+`).Find(text); url != nil {
 			return &stage{title, string(url), &http.Client{}, ""}, server, nil
 		}
@@ -181,7 +188,8 @@ func startWith(ctx context.Context, program, kubeconfig, title string, flags ...
 	return nil, nil, errors.Join(errors.New("the server does not start"), server.Process.Kill())
 }
 
-// ask makes a request as administrator, whom flow control exempts. What is there already and what is gone are no errors.
+// ask sends a request as an administrator, which is exempt from flow control. It ignores errors for
+// objects that already exist or are already deleted.
 func (st *stage) ask(ctx context.Context, method, path, body string) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, st.url+path, strings.NewReader(body))
 	if err != nil {
@@ -210,7 +218,7 @@ const (
 	leaseHolders     = 6
 )
 
-// furnish makes what the scenarios find there.
+// furnish creates the objects for the scenarios.
 func (st *stage) furnish(ctx context.Context) error {
 	for _, namespace := range namespaces {
 		if _, err := st.ask(ctx, "POST", "/api/v1/namespaces", `{"metadata":{"name":"`+namespace+`"}}`); err != nil {
@@ -234,7 +242,7 @@ func (st *stage) furnish(ctx context.Context) error {
 	return nil
 }
 
-// clear removes it from a server that goes on, and waits until the namespaces have emptied.
+// clear deletes the objects from an external server and waits until the namespaces are empty.
 func (st *stage) clear() {
 	if *serverURL == "" {
 		return
@@ -269,7 +277,7 @@ func leasesOf(namespace string) string {
 	return "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases"
 }
 
-// classes resolves the UIDs in response headers to names.
+// classes returns the names of flow schemas and priority levels by the UIDs in response headers.
 func (st *stage) classes(ctx context.Context) (map[string]string, error) {
 	names := map[string]string{}
 	for _, plural := range []string{"flowschemas", "prioritylevelconfigurations"} {
@@ -292,17 +300,18 @@ func (st *stage) classes(ctx context.Context) (map[string]string, error) {
 
 // ---- Scenarios
 
-// An actor is a client, or several of one kind.
+// An actor represents one or more clients with the same behavior.
 type actor struct {
 	name        string
 	user        string
 	groups      []string
 	connections int
-	every       time.Duration // between the requests of a connection; 0 is as fast as can be
+	every       time.Duration // delay between two requests of a connection. Zero means no delay.
 	script      script
 }
 
-// A script tells what a connection asks for after so many steps; revision is the resourceVersion that it saw last.
+// A script returns the next request of a connection. revision is the last resourceVersion that the
+// connection received.
 type script func(connection, step int, revision string) call
 
 type call struct{ method, path, body string }
@@ -320,8 +329,9 @@ func scenarios() []scenario {
 }
 
 const (
-	calm     = 50 * time.Millisecond
-	selector = "?fieldSelector=spec.nodeName%3Dnode-of-none" // as a kubelet asks for its pods
+	calm = 50 * time.Millisecond
+	// selector that is used by a kubelet to watch its Pods
+	selector = "?fieldSelector=spec.nodeName%3Dnode-of-none"
 )
 
 var searchPods = fetch("/api/v1/pods" + selector)
@@ -365,7 +375,7 @@ func manyAccounts(title, annotations string) scenario {
 	return sc
 }
 
-// renewals is the scenario by which the program's exit code goes. Its renewals come first.
+// renewals returns the scenario that determines the exit code. Its first actors renew leases.
 func renewals() scenario {
 	sc := scenario{title: "self-maintenance: leases are renewed while 200 clients list all pods", actors: []actor{
 		node(0, "renews its lease", 1, calm, renew("node", 0)), node(1, "renews its lease", 1, calm, renew("node", 1)),
@@ -402,7 +412,7 @@ func createDelete(namespace string) script {
 	}
 }
 
-// renew is what client-go's leader election does: a PUT with the resourceVersion of the answer before.
+// renew sends the same requests as the leader election of client-go.
 func renew(kind string, holder int) script {
 	path := fmt.Sprintf("%s/flows-%s-%d", leasesOf(leaseDirs[kind]), kind, holder)
 	return func(_, _ int, revision string) call {
@@ -414,15 +424,15 @@ func renew(kind string, holder int) script {
 	}
 }
 
-// ---- Playing
+// ---- Running scenarios
 
-// An outcome is what an actor got.
+// An outcome contains an actor's results.
 type outcome struct {
-	mu              sync.Mutex // guards what follows
+	mu              sync.Mutex // guards the fields below
 	latencies       []time.Duration
 	refused, failed int
-	failure         int    // the last code of those who failed
-	schema, level   string // UIDs, names once it is over
+	failure         int    // status code of the last failed request
+	schema, level   string // UIDs, replaced by names at the end
 }
 
 func (o *outcome) percentile(p float64) time.Duration {
@@ -433,7 +443,8 @@ func (o *outcome) percentile(p float64) time.Duration {
 	return o.latencies[int(p*float64(len(o.latencies)-1))]
 }
 
-// playOn plays a scenario on all stages and prints it. It returns the greatest 99th percentile of those who renew, on the first stage.
+// playOn runs a scenario on all stages and prints the results. It returns the maximum 99th
+// percentile of lease renewals on the first stage.
 func playOn(ctx context.Context, stages []*stage, sc scenario) (worst time.Duration, err error) {
 	fmt.Printf("\n%s\n", sc.title)
 	all := make([][]*outcome, len(stages))
@@ -456,7 +467,7 @@ func (st *stage) play(ctx context.Context, sc scenario) ([]*outcome, error) {
 			return nil, err
 		}
 		defer func() { _, _ = st.ask(ctx, "DELETE", apis+"flowschemas/flows-tenants", "") }()
-		time.Sleep(time.Second) // for a server that takes its time
+		time.Sleep(time.Second) // until the server has applied it
 	}
 	limited, cancel := context.WithTimeout(ctx, *length)
 	defer cancel()
@@ -478,7 +489,7 @@ func (st *stage) play(ctx context.Context, sc scenario) ([]*outcome, error) {
 	return outcomes, err
 }
 
-// act makes requests until ctx ends. A step that was refused is tried again.
+// act sends requests until ctx ends. It repeats rejected requests.
 func (st *stage) act(ctx context.Context, client *http.Client, a actor, connection int, o *outcome) {
 	revision := ""
 	for step := 0; ctx.Err() == nil; {
@@ -491,7 +502,8 @@ func (st *stage) act(ctx context.Context, client *http.Client, a actor, connecti
 		pause := time.Until(start.Add(a.every))
 		if got.code < 400 {
 			step, revision = step+1, got.revision
-		} else if revision = ""; a.every == 0 { // what one wanted to write upon may be another by now
+		} else if revision = ""; a.every == 0 {
+			// the object may have been changed by another client in the meantime
 			pause = afterRefusal
 		}
 		select {
@@ -516,7 +528,7 @@ func (o *outcome) note(got reply, latency time.Duration) {
 	o.level = cmp.Or(got.header.Get("X-Kubernetes-Pf-Prioritylevel-Uid"), o.level)
 }
 
-// A reply is an answer without its body.
+// A reply contains the status code and headers of a response.
 type reply struct {
 	code     int
 	header   http.Header
@@ -524,7 +536,7 @@ type reply struct {
 }
 
 var (
-	broken          = reply{code: 599} // a connection that broke
+	broken          = reply{code: 599} // the connection failed
 	resourceVersion = regexp.MustCompile(`"resourceVersion":"([0-9]+)"`)
 )
 
@@ -534,7 +546,7 @@ func (st *stage) send(ctx context.Context, client *http.Client, a actor, c call)
 		return broken
 	}
 	st.authorize(r)
-	if a.user != "" { // else it is the administrator, who is exempt
+	if a.user != "" { // otherwise the client is an administrator, which is exempt
 		r.Header.Set("Impersonate-User", a.user)
 		r.Header["Impersonate-Group"] = a.groups
 	}

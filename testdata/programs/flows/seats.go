@@ -1,14 +1,18 @@
 package main
 
-// This file compares numbers of seats: apilet with its default of 600, apilet with --max-requests-inflight=auto, and a kube-apiserver if one is
-// given, each with its data on disk and fsync, each scenario on one after the other:
+// This file compares numbers of seats: apilet with its default of 600, apilet with
+// --max-requests-inflight=auto, and a kube-apiserver if one is given. All servers store their data
+// on disk and use fsync. The scenarios are run on all servers, one after the other:
 //
 //	go run ./testdata/programs/flows -seats -length 4s [-server https://127.0.0.1:6443 -token TOKEN]     # five and a half minutes with three
 //
-// In each scenario culprits ask as fast as they are answered, while three leases are renewed and a probe is made 20 times a second. What the
-// culprits got is the goodput; the 99th percentiles of the light ones say what the others feel. They have a process of their own: among the
-// goroutines of hundreds of culprits they would wait for this program more than for the server. Servers go through all scenarios, with a pause
-// between them, since a change of load is what the seats have to follow. A scenario's first five seconds do not count.
+// In each scenario culprits send requests without pause, while three leases are renewed and a probe
+// is sent 20 times per second. The culprits' rate of responses is the goodput. The 99th percentile
+// of the light clients shows how other clients are affected. The light clients run in a separate
+// process, because among the goroutines of hundreds of culprits they would wait for this program
+// more than for the server. A server runs all scenarios with pauses between them, so that the
+// number of seats has to follow the change of load. The results of the first five seconds are
+// ignored.
 
 import (
 	"bytes"
@@ -43,16 +47,16 @@ const (
 	hooks     = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 )
 
-var trusting = &tls.Config{InsecureSkipVerify: true} // of the server under test, on this machine
+var trusting = &tls.Config{InsecureSkipVerify: true} // for the server under test, on this machine
 
-// authorize makes the request the administrator's, where that is not everybody.
+// authorize adds the token of the administrator to the request.
 func (st *stage) authorize(r *http.Request) {
 	if st.token != "" {
 		r.Header.Set("Authorization", "Bearer "+st.token)
 	}
 }
 
-// light are those who must not suffer.
+// light returns the clients that must not be affected.
 func light() []actor {
 	return []actor{node(0, "renews its lease", 1, calm, renew("node", 0)), node(1, "renews its lease", 1, calm, renew("node", 1)),
 		{"system:kube-controller-manager renews its lease", "system:kube-controller-manager", nil, 1, calm, renew("leader", 0)},
@@ -80,12 +84,14 @@ func seatScenarios() []scenario {
 	return all
 }
 
-// createAnew is createDelete with names that nobody has used before: what was being made when time was up is still there.
+// createAnew is createDelete with unique names, because objects of interrupted requests remain.
 func createAnew(namespace string) script {
 	path := "/api/v1/namespaces/" + namespace + "/configmaps"
-	var names sync.Map // by connection, of what it made last
+	// the last created name of each connection
+	var names sync.Map
 	return func(connection, step int, _ string) call {
-		name := fmt.Sprintf("made-%d-%d", connection, time.Now().UnixNano()) // two may look at the clock at once
+		// two connections may read the same time
+		name := fmt.Sprintf("made-%d-%d", connection, time.Now().UnixNano())
 		if old, made := names.LoadAndDelete(connection); made && step%2 == 1 {
 			return call{"DELETE", path + "/" + old.(string), ""}
 		}
@@ -94,10 +100,11 @@ func createAnew(namespace string) script {
 	}
 }
 
-// playSeats plays each scenario on all servers, one after the other, and prints a row for it.
+// playSeats runs the scenarios on all servers and prints the results.
 func playSeats(ctx context.Context, program string) error {
 	hook := httptest.NewUnstartedServer(http.HandlerFunc(allowSlowly))
-	hook.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that end with their scenario
+	// about connections that end with their scenario
+	hook.Config.ErrorLog = log.New(io.Discard, "", 0)
 	hook.StartTLS()
 	defer hook.Close()
 	stages, end, err := seatStages(ctx, program)
@@ -136,14 +143,14 @@ func playSeats(ctx context.Context, program string) error {
 	return err
 }
 
-// seatStages starts apilet twice, and adds the server that is given. end stops what was started.
+// seatStages starts apilet twice and adds the given server. end stops the started servers.
 func seatStages(ctx context.Context, program string) (stages []*stage, end func(), err error) {
 	ctx, stop := context.WithCancel(ctx)
 	var servers []*exec.Cmd
 	end = func() {
 		stop()
 		for _, server := range servers {
-			_ = server.Wait() // it was interrupted, and says so
+			_ = server.Wait() // returns an error because it was interrupted
 		}
 	}
 	for title, flags := range map[string][]string{"600 seats": nil, autoTitle: {"--max-requests-inflight=auto"}} {
@@ -162,7 +169,7 @@ func seatStages(ctx context.Context, program string) (stages []*stage, end func(
 	return stages, end, nil
 }
 
-// prepare furnishes a server, lets everybody do everything there, and configures the webhook.
+// prepare creates the objects on a server, gives all users full access, and configures the webhook.
 func (st *stage) prepare(ctx context.Context, hook *httptest.Server) error {
 	if _, err := st.ask(ctx, "POST", bindings, `{"metadata":{"name":"flows"},"subjects":[{"kind":"Group","name":"system:authenticated","apiGroup":"rbac.authorization.k8s.io"}],
 		"roleRef":{"kind":"ClusterRole","name":"cluster-admin","apiGroup":"rbac.authorization.k8s.io"}}`); err != nil {
@@ -174,13 +181,14 @@ func (st *stage) prepare(ctx context.Context, hook *httptest.Server) error {
 	return st.callSlowly(ctx, hook)
 }
 
-// leave takes away what prepare brought to a server that goes on.
+// leave deletes the objects that prepare created on an external server.
 func (st *stage) leave() {
 	if st.token == "" {
 		return
 	}
 	paths := []string{bindings + "/flows", hooks + "/flows"}
-	for _, namespace := range namespaces { // they stay: kube-apiserver alone does not empty them
+	// the namespaces are not deleted, because this requires kube-controller-manager
+	for _, namespace := range namespaces {
 		paths = append(paths, podsOf(namespace)+"?gracePeriodSeconds=0", "/api/v1/namespaces/"+namespace+"/configmaps")
 	}
 	for kind, namespace := range leaseDirs {
@@ -195,7 +203,7 @@ func (st *stage) leave() {
 	}
 }
 
-// tellSeats follows the game on standard error.
+// tellSeats prints progress to standard error.
 func (st *stage) tellSeats(ctx context.Context, sc scenario, outcomes []*outcome) error {
 	fmt.Fprintf(os.Stderr, "%s, %s:%s\n", sc.title, st.title, strings.ReplaceAll(seatCells(outcomes), "\t", "  "))
 	if st.title != autoTitle {
@@ -206,7 +214,7 @@ func (st *stage) tellSeats(ctx context.Context, sc scenario, outcomes []*outcome
 	return err
 }
 
-// playSettled plays a scenario twice in a row: only the second time counts.
+// playSettled runs a scenario twice in a row. Only the second run counts.
 func (st *stage) playSettled(ctx context.Context, sc scenario) ([]*outcome, error) {
 	wanted := *length
 	defer func() { *length = wanted }()
@@ -219,13 +227,14 @@ func (st *stage) playSettled(ctx context.Context, sc scenario) ([]*outcome, erro
 	return st.playBeside(ctx, sc)
 }
 
-// A lightOutcome is what the process of the light ones tells of one of them.
+// A lightOutcome contains the results that were reported by the process of the light clients.
 type lightOutcome struct {
 	Latencies       []time.Duration
 	Failed, Failure int
 }
 
-// playBeside plays a scenario's culprits here and the light ones, who come first in what it returns, in another process.
+// playBeside runs a scenario's culprits in this process and the light clients in another. The
+// results of the light clients are returned first.
 func (st *stage) playBeside(ctx context.Context, sc scenario) ([]*outcome, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -252,7 +261,7 @@ func (st *stage) playBeside(ctx context.Context, sc scenario) ([]*outcome, error
 	return append(all, culprits...), nil
 }
 
-// playLight is that process.
+// playLight is the main function of the process for light clients.
 func playLight(ctx context.Context) error {
 	st := &stage{"", *serverURL, &http.Client{Transport: &http.Transport{TLSClientConfig: trusting}}, *token}
 	outcomes, err := st.play(ctx, scenario{actors: light()})
@@ -269,7 +278,7 @@ func playLight(ctx context.Context) error {
 func seatCells(outcomes []*outcome) string {
 	var renewals, probes time.Duration
 	var served, failed, code int
-	probe := len(light()) - 1 // the last of them
+	probe := len(light()) - 1 // the last one
 	for i, o := range outcomes {
 		switch {
 		case i < probe:
@@ -288,7 +297,7 @@ func seatCells(outcomes []*outcome) string {
 	return cells
 }
 
-// callSlowly lets creates in one namespace wait for a webhook.
+// callSlowly installs a webhook that delays all creates in a namespace.
 func (st *stage) callSlowly(ctx context.Context, hook *httptest.Server) error {
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hook.Certificate().Raw})
 	_, err := st.ask(ctx, "POST", hooks, fmt.Sprintf(`{"metadata":{"name":"flows"},"webhooks":[{"name":"slow.flows.example","sideEffects":"None",

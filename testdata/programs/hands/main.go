@@ -1,12 +1,15 @@
-// Hands deals the queues of a priority level to flows, as flow control does (shuffle sharding), and shows whose hand covers whose.
+// Hands computes the queues that are assigned to flows by flow control (shuffle sharding), and
+// shows which of them overlap.
 //
 //	go run ./testdata/programs/hands -schema herd -queues 4 -hand 1 elephant mouse-1 mouse-2
 //	go run ./testdata/programs/hands -queues 128 -hand 6 -odds
 //
-// The first name is the elephant, the others are mice. A mouse whose every card the elephant has too finds its queues full whenever the
-// elephant's are. It is a second reading of KEP-1040, "Assignment to a Queue": a flow is hashed, and the hash is taken apart by remainders,
-// each of which picks one of the cards that are left. -odds computes how likely a random mouse is covered by so many elephants
-// ("Probability of Collisions" there), by counting instead of dealing.
+// The first argument is the name of the elephant and is followed by the names of the mice. If all
+// queues of a mouse are also used by the elephant, the requests of the mouse are rejected when the
+// queues are full. The program is a second implementation of KEP-1040, "Assignment to a Queue": a
+// flow is hashed, and each remainder of the hash picks one of the remaining cards. -odds computes
+// the probability that a random mouse is covered by a number of elephants ("Probability of
+// Collisions" in the KEP), by counting instead of dealing.
 package main
 
 import (
@@ -51,7 +54,7 @@ func main() {
 	}
 }
 
-// deal takes one card after another out of a deck.
+// deal deals the cards of a hand from the deck.
 func deal(schema, user string, queues, hand int) []int {
 	sum := sha256.Sum256([]byte(schema + "\x00" + user))
 	hash := binary.LittleEndian.Uint64(sum[:])
@@ -70,8 +73,8 @@ func deal(schema, user string, queues, hand int) []int {
 	return cards
 }
 
-// odds returns, for 0, 1, ... elephants, how likely all cards of a further hand are theirs. held[k] is the probability that k different
-// cards are in the elephants' hands; the next elephant adds new ones to them.
+// odds returns the probability that all cards of a hand are also held by a number of elephants,
+// starting with zero elephants. held[k] is the probability that they hold k different cards.
 func odds(deck, hand, elephants int) []float64 {
 	held := make([]float64, deck+1)
 	held[0] = 1
@@ -93,7 +96,7 @@ func odds(deck, hand, elephants int) []float64 {
 	return result
 }
 
-// choose is the number of ways to pick m of n.
+// choose returns the number of ways to choose m of n.
 func choose(n, m int) float64 {
 	if m < 0 || m > n {
 		return 0

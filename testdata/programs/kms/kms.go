@@ -1,8 +1,10 @@
-// Command kms is the KMS plug-in of the tests, to try encryption at rest with (docs/administration.md):
+// Command kms is a KMS plug-in that is used by the tests and for experiments with encryption at
+// rest (docs/administration.md):
 //
 //	go run ./testdata/programs/kms -keys kms.keys -socket kms.sock
 //
-// The file has a key a line, 32 bytes in base64: the first one writes, all of them read.
+// The file contains one key per line, 32 bytes in base64. The first key is used for encryption, and
+// all keys are used for decryption.
 package main
 
 import (

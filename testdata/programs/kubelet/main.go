@@ -1,5 +1,6 @@
-// Kubelet plays as much of a kubelet as metrics-server asks: /metrics/resource, where a node uses a quarter of a processor and each of its pods a tenth. It
-// prints the Node that leads to it, and a Pod, unless it is told which pods there will be.
+// Kubelet simulates a kubelet for metrics-server. It serves /metrics/resource, with a quarter of a
+// CPU for the node and a tenth for each pod. It prints a Node with its address. It also prints a
+// Pod if no names are given.
 //
 //	go run ./testdata/programs/kubelet -cert cert.pem -key key.pem > nodes.json
 //	kubectl create -f nodes.json && kubectl replace --subresource status -f nodes.json
@@ -36,13 +37,14 @@ func main() {
 	if *pods != "" {
 		list, names = list[:1], strings.Split(*pods, ",")
 	}
-	_ = json.NewEncoder(os.Stdout).Encode(object{"apiVersion": "v1", "kind": "List", "items": list}) // whoever started it sees what is missing
+	// the user notices incomplete output
+	_ = json.NewEncoder(os.Stdout).Encode(object{"apiVersion": "v1", "kind": "List", "items": list})
 	log.Fatal(http.Serve(listener, &kubelet{names, time.Now()}))
 }
 
 type object = map[string]any
 
-// objects are a node with 1 processor, and a pod on it.
+// objects returns a node with one CPU and a pod running on it.
 func objects(port int) (node, pod object) {
 	node = object{"apiVersion": "v1", "kind": "Node", "metadata": object{"name": "node-0"}, "status": object{
 		"addresses": []object{{"type": "InternalIP", "address": "127.0.0.1"}}, "daemonEndpoints": object{"kubeletEndpoint": object{"Port": port}},
@@ -54,7 +56,7 @@ func objects(port int) (node, pod object) {
 	return node, pod
 }
 
-// A kubelet has run these pods since it started.
+// A kubelet simulates pods that have run since it started.
 type kubelet struct {
 	pods    []string
 	started time.Time

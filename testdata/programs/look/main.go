@@ -1,10 +1,12 @@
-// Look shows what lies in a data file, with bbolt alone and none of the server's code: the buckets, the revisions, the keys.
+// Look prints the contents of a data file: buckets, revisions and keys. It only uses bbolt and not
+// the code of the server.
 //
-//	go run ./testdata/programs/look apilet.db                  # what is there, in short
+//	go run ./testdata/programs/look apilet.db                  # an overview
 //	go run ./testdata/programs/look -key //configmaps/default/a apilet.db
 //
-// No server may have the file open. It reads the bytes as internal/store/store.go describes them at its head; where the two disagree, one of
-// them is wrong. With -key it follows one object's versions back along their chain, as a LIST at an old revision does.
+// No server may have the file open. The format is described at the top of internal/store/store.go.
+// If the program disagrees with it, one of them is wrong. If -key is set, it prints all versions of
+// an object by following the chain, like a LIST at an old revision.
 package main
 
 import (
@@ -18,7 +20,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// A record is one version of one object, as it lies under its revision in the bucket rev.
+// A record is a version of an object. It is stored in the bucket rev by its revision.
 type record struct {
 	flags          byte
 	prev, created  uint64
@@ -26,7 +28,7 @@ type record struct {
 	key, json      []byte
 	rev            uint64
 	written        int64  // milliseconds since 1970; 0: unknown
-	author         uint64 // its number in the bucket authors; 0: unknown
+	author         uint64 // ID in the bucket authors, or 0 if unknown
 	damaged, short bool
 }
 
@@ -41,7 +43,7 @@ func main() {
 
 func run(path, key string) error {
 	if _, err := os.Stat(path); err != nil {
-		return err // or bbolt would make it
+		return err // otherwise bbolt would create it
 	}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: time.Second})
 	if err != nil {
@@ -61,7 +63,7 @@ func run(path, key string) error {
 	})
 }
 
-// overview counts, and shows the last changes.
+// overview prints counts and the last changes.
 func overview(tx *bbolt.Tx) error {
 	revs, keys := tx.Bucket([]byte("rev")), tx.Bucket([]byte("keys"))
 	live, gone := 0, 0
@@ -85,7 +87,7 @@ func overview(tx *bbolt.Tx) error {
 	return nil
 }
 
-// versions walks from the newest version of a key to the one that created it.
+// versions prints all versions of a key, starting with the newest.
 func versions(tx *bbolt.Tx, key string) error {
 	state := tx.Bucket([]byte("keys")).Get([]byte(key))
 	if len(state) < 8 {
@@ -105,7 +107,7 @@ func versions(tx *bbolt.Tx, key string) error {
 	return nil
 }
 
-// parse takes a record apart.
+// parse parses a record.
 func parse(k, v []byte) record {
 	r := record{rev: binary.BigEndian.Uint64(k)}
 	if len(v) < 23 || len(v) < 23+int(binary.BigEndian.Uint16(v[21:])) {
@@ -125,13 +127,14 @@ func parse(k, v []byte) record {
 		r.json = r.json[6+size:]
 	}
 	table := crc32.MakeTable(crc32.Castagnoli)
-	sum := crc32.Update(uint32(r.rev)^uint32(r.rev>>32), table, v[:17]) // so that a record in another's place shows
+	// so that a misplaced record is noticed
+	sum := crc32.Update(uint32(r.rev)^uint32(r.rev>>32), table, v[:17])
 	sum = crc32.Update(sum, table, v[21:])
 	r.damaged = sum != r.crc
 	return r
 }
 
-// String is a line.
+// String formats the record as a line.
 func (r record) String() string {
 	what := "written"
 	switch {

@@ -1,11 +1,13 @@
-// Past makes a data file with a long history, to see what is asked of one: so many changes of Deployments, a tenth of them of one object
-// alone, by a few authors, spread over the time before now.
+// Past creates a data file with a long history that can be used to test history queries. The
+// changes are distributed over the given time and are made by several authors. A tenth of them are
+// made to the same object.
 //
 //	go run ./testdata/programs/past -changes 1000000 -over 24h past.db
 //	apilet --data past.db --history 0
 //	apilet log deploy --data past.db --since 5m
 //
-// It writes through the server's own store, without waiting for the disk: half a minute for a million.
+// It uses the store of the server and does not wait for the disk. A million changes take half a
+// minute.
 package main
 
 import (
@@ -41,12 +43,13 @@ func main() {
 	}
 }
 
-const writers = 10 // at once, each with objects of its own
+// number of concurrent writers. They do not share objects.
+const writers = 10
 
-// A past is what is being written.
+// A past holds the state of the history while it is being written.
 type past struct {
 	st      *store.Store
-	written atomic.Int64 // revisions
+	written atomic.Int64 // number of revisions
 }
 
 func makePast(path string) (err error) {
@@ -54,7 +57,7 @@ func makePast(path string) (err error) {
 		return errors.New(path + " is there already")
 	}
 	p, now := &past{}, time.Now()
-	clock := func() time.Time { // by how much is written
+	clock := func() time.Time { // advances with the number of writes
 		return now.Add(-*over + time.Duration(float64(*over)*float64(p.written.Load())/float64(*changes)))
 	}
 	if p.st, err = store.Open(path, store.Options{Clock: clock}); err != nil {
@@ -72,7 +75,8 @@ func makePast(path string) (err error) {
 	return errors.Join(append(failed, p.st.File.Db.Sync())...)
 }
 
-// write changes the objects of one writer in turns, the first's only one all the time. A commit carries a change of each writer.
+// write updates the objects of a writer in turn. The first writer has only one object. A commit
+// contains a change of each writer.
 func (p *past) write(w int64) error {
 	newest := map[int64]int64{} // revisions by object
 	for turn := int64(0); ; turn++ {
@@ -92,7 +96,7 @@ func (p *past) write(w int64) error {
 	}
 }
 
-// change is a create, or an update of a revision.
+// change returns a create or an update of the object.
 func change(object, rev, n int64) store.Change {
 	name := fmt.Sprintf("web-%06d", object)
 	head := fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"default","uid":"00000000-0000-4000-8000-%012d","creationTimestamp":"2026-01-01T00:00:00Z","generation":%d,"labels":{"app":%q,"half":"%d"},"resourceVersion":"`,

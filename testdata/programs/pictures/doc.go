@@ -1,9 +1,10 @@
-// Package pictures draws the pictures of docs/ from what the server's own packages do: a store that is written to and compacted, a scheduler
-// whose clock a test moves, a token that a server gave out.
+// Package pictures draws the pictures of docs/ with the packages of the server. The pictures show a
+// store, a scheduler with simulated time, and a real token.
 //
 //	go test ./testdata/programs/pictures             # are the pictures in docs/pictures what would be drawn now?
 //	go test ./testdata/programs/pictures -update     # draw them
 //
-// It is a test because the scheduler's time only moves by itself in a bubble of testing/synctest, and because a picture that no longer shows
-// what the code does should fail. One file draws the store's pictures, one flow control's, one the rooms'; svg.go has the pencil.
+// It is a test because only a synctest bubble controls the scheduler's time, and because a picture
+// that no longer matches the code must be noticed. There is a file for the store's pictures, for
+// flow control's, for the seats', and for the rooms'. svg.go contains the drawing functions.
 package pictures

@@ -1,6 +1,7 @@
 package pictures
 
-// This file draws flow control: a hand dealt from a deck, service by two rules, and seats that are lent.
+// This file draws the pictures of flow control: a hand of cards, the two scheduling rules and the
+// borrowed seats.
 
 import (
 	"context"
@@ -21,7 +22,7 @@ import (
 	"apilet/internal/flowcontrol"
 )
 
-// level is a limited one with queues, which lends nothing.
+// level returns a limited level with queues that does not lend seats.
 func level(name string, queues, hand, length int32) *flowcontrolv1.PriorityLevelConfiguration {
 	return &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
 		Type: flowcontrolv1.PriorityLevelEnablementLimited,
@@ -30,7 +31,7 @@ func level(name string, queues, hand, length int32) *flowcontrolv1.PriorityLevel
 				Queuing: &flowcontrolv1.QueuingConfiguration{Queues: queues, HandSize: hand, QueueLengthLimit: length}}}}}
 }
 
-// schema sends everybody to a level, each user as a flow.
+// schema returns a FlowSchema that matches all users and has a flow per user.
 func schema(name, level string) *flowcontrolv1.FlowSchema {
 	return &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: flowcontrolv1.FlowSchemaSpec{
 		PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: level}, MatchingPrecedence: 100,
@@ -44,14 +45,15 @@ func digest(user string) *flowcontrol.Digest {
 	return &flowcontrol.Digest{User: user, ResourceRequest: true, Verb: "list", Version: "v1", Resource: "configmaps", Received: time.Now()}
 }
 
-// handOf finds the queues that a user's requests come to lie in, by asking so often that none is left over.
+// handOf finds the queues of a user's hand by sending enough requests to use all of them.
 func handOf(t *testing.T, user string, queues, hand int32) (cards []int) {
 	synctest.Test(t, func(t *testing.T) {
 		d := flowcontrol.NewDispatcher(1, time.Hour)
 		d.Configure([]*flowcontrolv1.FlowSchema{schema("herd", "level")}, []*flowcontrolv1.PriorityLevelConfiguration{level("level", queues, hand, 50)})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		for range int(hand) + 1 { // the first has the only seat, the others wait in the shortest queue each
+		// the first request has the only seat, the others each wait in the shortest queue
+		for range int(hand) + 1 {
 			wg.Go(func() {
 				_ = d.Dispatch(ctx, digest(user), flowcontrol.Estimate{InitialSeats: 1}, func(*flowcontrol.Ticket) { <-ctx.Done() })
 			})
@@ -106,18 +108,20 @@ func drawHands(t *testing.T) *drawing {
 	return d
 }
 
-// ---- Two flows by two rules
+// ---- Two flows with two rules
 
 const (
-	seats    = 8
-	uneven   = 12 * time.Second // so long flow A has seven seats, and B wants one
+	seats = 8
+	// until then flow A uses seven seats and B needs one
+	uneven   = 12 * time.Second
 	whole    = 20 * time.Second
 	bin      = 250 * time.Millisecond
 	duration = 100 * time.Millisecond // of each request
 )
 
-// begins is when one of a flow's clients asks for the first time. From then on it asks as soon as it is answered. No two do anything at one
-// moment, nor when the books are read: which of them came first would be up to Go.
+// begins returns the time of the client's first request. Afterwards the client sends its next
+// request immediately after each response. No two events happen at the same time, because their
+// order would be undefined.
 func begins(flow, client int) time.Duration {
 	switch {
 	case flow == 0 && client < seats-1:
@@ -128,7 +132,7 @@ func begins(flow, client int) time.Duration {
 	return uneven + time.Millisecond + time.Duration(2*client+flow)*100*time.Microsecond
 }
 
-// wants is how many requests of a flow are in the house at a moment.
+// wants returns the number of requests of a flow at the given time.
 func wants(flow int, at time.Duration) (n int) {
 	for client := range 2 * seats {
 		if begins(flow, client) <= at {
@@ -138,10 +142,12 @@ func wants(flow int, at time.Duration) (n int) {
 	return n
 }
 
-// A tally has what two flows held and what the scheduler's books say of it, in bins.
+// A tally contains the number of seats used by two flows and their accounts in the scheduler, by
+// time.
 type tally struct {
-	seats    [2][bins]float64
-	accounts [2][bins]float64 // seat-seconds at the end of each bin; of our rule the lower and the higher one
+	seats [2][bins]float64
+	// seat-seconds at the end of each bin; for our rule the lower and the higher account
+	accounts [2][bins]float64
 	virtual  [bins]float64
 }
 
@@ -156,7 +162,7 @@ func (y *tally) add(flow int, from, to time.Duration) {
 	}
 }
 
-// ours plays the scene on the server's scheduler.
+// ours runs the scenario with the server's scheduler.
 func ours(t *testing.T) *tally {
 	var y tally
 	synctest.Test(t, func(t *testing.T) {
@@ -199,7 +205,8 @@ func ours(t *testing.T) *tally {
 	return &y
 }
 
-// readBooks notes virtual time, and the least and greatest account of the flows that wait, as the server's metrics have them.
+// readBooks records virtual time and the lowest and highest account of the waiting flows, from the
+// server's metrics.
 func readBooks(t *testing.T, reg *prometheus.Registry, y *tally, at int) {
 	families, err := reg.Gather()
 	if err != nil {
@@ -224,8 +231,9 @@ func readBooks(t *testing.T, reg *prometheus.Registry, y *tally, at int) {
 	}
 }
 
-// kubernetes plays it by the rule of k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing: virtual time advances by the even share; a queue's tag
-// grows by what its requests take, and never lags behind virtual time at its head's arrival.
+// kubernetes runs the scenario with the rule of k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing.
+// Virtual time advances by the even share. The tag of a queue is increased by the duration of its
+// requests, and it is at least the virtual time when the first request arrived.
 func kubernetes() *tally {
 	const step, guess = time.Millisecond, .003
 	var (
@@ -242,7 +250,7 @@ func kubernetes() *tally {
 				if end > now {
 					return false
 				}
-				tag[f] += duration.Seconds() - guess // what it took, instead of the guess
+				tag[f] += duration.Seconds() - guess // the actual duration instead of the estimate
 				return true
 			})
 			for len(executing[f])+len(waiting[f]) < wants(f, now) {
@@ -280,7 +288,8 @@ func kubernetes() *tally {
 	return &y
 }
 
-// starved is how long a flow has next to nothing once both want all.
+// starved returns the time during which a flow has less than half a seat although both flows have
+// waiting requests.
 func (y *tally) starved(flow int) (long time.Duration) {
 	for _, held := range y.seats[flow][uneven/bin:] {
 		if held < 0.5 {
@@ -325,7 +334,7 @@ func drawVirtualTime(t *testing.T) *drawing {
 	return d
 }
 
-// ---- Seats that are lent
+// ---- Lent seats
 
 func drawLent(t *testing.T) *drawing {
 	const total, end = 60, 100 * time.Second
@@ -359,7 +368,7 @@ func drawLent(t *testing.T) *drawing {
 		load(account, 80, 45200*time.Millisecond, 75*time.Second)
 		reg := prometheus.NewRegistry()
 		reg.MustRegister(d)
-		time.Sleep(500 * time.Millisecond) // between two moments at which anything happens
+		time.Sleep(500 * time.Millisecond) // between two events
 		for range int(end / time.Second) {
 			families, err := reg.Gather()
 			if err != nil {

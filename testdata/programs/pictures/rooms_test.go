@@ -1,7 +1,7 @@
 package pictures
 
-// This file draws the packages under internal/, each above all packages that it imports, and the
-// paths of two requests through them. testdata/imports.txt has the imports.
+// This file draws the packages under internal/ and the path of two requests. The picture shows each
+// package above the packages that it imports. The imports are listed in testdata/imports.txt.
 
 import (
 	"os"

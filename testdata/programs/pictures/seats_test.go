@@ -1,7 +1,8 @@
 package pictures
 
-// This file draws how the number of seats is found: what a fixed number does to goodput and to a light request, and what the controller makes of
-// a day of changes, both on a simulated machine of two processors.
+// This file draws how the number of seats is determined: the effect of fixed numbers on goodput and
+// on a light request, and the controller's reaction to changes of load, both on a simulated machine
+// with two processors.
 
 import (
 	"math"
@@ -23,7 +24,7 @@ func drawSeats(t *testing.T) *drawing {
 	return d
 }
 
-// drawStatic plays each fixed number of seats at twice the load that the machine can do.
+// drawStatic runs each fixed number of seats at twice the machine's capacity.
 func drawStatic(d *drawing, lists simulated.Workload) {
 	numbers := []int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256}
 	goodput := plot{d, 60, 40, 260, 160, 8, 2}
@@ -60,7 +61,7 @@ func drawStatic(d *drawing, lists simulated.Workload) {
 	d.path(waits, "thick s2")
 }
 
-// drawDay lets the load and the machine change every ten seconds.
+// drawDay changes the load or the machine every ten seconds.
 func drawDay(d *drawing, lists simulated.Workload) {
 	s := lists.Setup
 	s.Seconds, s.Seed = 60, 1

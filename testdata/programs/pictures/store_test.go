@@ -1,7 +1,7 @@
 package pictures
 
-// This file draws the store: versions of keys before and after compaction, a list in chunks over keys that change, and the bytes of a record
-// and of a token.
+// This file draws the pictures of the store: the versions of a key before and after a compaction, a
+// list in chunks, and the format of a record and a token.
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 	"apilet/internal/store"
 )
 
-// A writer writes small documents under short names, and remembers the newest revision of each.
+// A writer writes small documents with short names, and remembers the newest revision of each.
 type writer struct {
 	t    *testing.T
 	st   *store.Store
@@ -57,7 +57,7 @@ func (w *writer) write(op store.ChangeOp, name string) int64 {
 	return rec.Rev
 }
 
-// A version is a record as it lies in the file.
+// A version is a record in the file.
 type version struct {
 	rev, prev, created uint64
 	name               string
@@ -65,7 +65,7 @@ type version struct {
 	bytes              []byte // of the value
 }
 
-// versions reads the file with bbolt alone. The store is closed for that.
+// versions reads the file with bbolt only. It closes the store first.
 func (w *writer) versions() (all []version) {
 	w.t.Helper()
 	if err := w.st.Close(); err != nil {
@@ -209,7 +209,7 @@ func drawChunks(t *testing.T) *drawing {
 	return d
 }
 
-// boxes draws fields of bytes one after another, the long ones shortened.
+// A byteField describes a field in a row of boxes.
 type byteField struct {
 	name, value string
 	size        int
@@ -252,7 +252,7 @@ func drawRecord(t *testing.T) *drawing {
 	return d
 }
 
-// drawToken asks a real server for a token, and has the program in ../token open it.
+// drawToken gets a token from a real server, and decodes it with the program in ../token.
 func drawToken(t *testing.T) *drawing {
 	dir := t.TempDir()
 	binary, keys := filepath.Join(dir, "apilet"), filepath.Join(dir, "keys")
@@ -317,7 +317,7 @@ func drawToken(t *testing.T) *drawing {
 	return d
 }
 
-// tokenOf waits for the server's kubeconfig and asks for a list of one namespace.
+// tokenOf waits for the kubeconfig of the server and lists the objects of a namespace.
 func tokenOf(t *testing.T, config string) string {
 	var file struct {
 		Clusters []struct{ Cluster struct{ Server string } }

@@ -1,6 +1,6 @@
 package pictures
 
-// This file is the pencil: rectangles, lines and words in SVG, in colours that suit light and dark pages.
+// This file draws rectangles, lines and texts in SVG, in colours for light and dark pages.
 
 import (
 	"fmt"
@@ -8,10 +8,11 @@ import (
 	"strings"
 )
 
-// A drawing collects what is drawn. Lengths are pixels; the origin is above and to the left.
+// A drawing collects the elements of a picture. Lengths are measured in pixels. The origin is in
+// the top left corner.
 type drawing struct {
 	width, height int
-	title         string // read to those who do not see it
+	title         string // for screen readers
 	parts         strings.Builder
 }
 
@@ -19,7 +20,7 @@ func newDrawing(width, height int, title string) *drawing {
 	return &drawing{width: width, height: height, title: title}
 }
 
-// style names what things look like: c0 to c5 are colours that are told apart by brightness as well.
+// style defines the classes. The colours c0 to c5 also differ in brightness.
 const style = `text{font:13px system-ui,sans-serif;fill:#24292f}.small{font-size:11px}.bold{font-weight:600}.mid{text-anchor:middle}.end{text-anchor:end}
 .mono{font-family:ui-monospace,monospace;font-size:11px}
 .line{stroke:#57606a;fill:none}.thin{stroke:#d0d7de;fill:none}.thick{stroke-width:2}.dash{stroke-dasharray:4 3}.box{stroke:#57606a;fill:none}
@@ -41,7 +42,7 @@ func (d *drawing) line(x1, y1, x2, y2 float64, class string) {
 	fmt.Fprintf(&d.parts, "<line x1=\"%s\" y1=\"%s\" x2=\"%s\" y2=\"%s\" class=\"%s\"/>\n", px(x1), px(y1), px(x2), px(y2), class)
 }
 
-// path joins points.
+// path connects points.
 func (d *drawing) path(points [][2]float64, class string) {
 	d.parts.WriteString("<polyline points=\"")
 	for i, p := range points {
@@ -53,7 +54,7 @@ func (d *drawing) path(points [][2]float64, class string) {
 	fmt.Fprintf(&d.parts, "\" class=\"%s\"/>\n", class)
 }
 
-// px is a length with one decimal at most.
+// px formats a length with at most one decimal.
 func px(v float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") }
 
 func (d *drawing) String() string {
@@ -64,15 +65,15 @@ func (d *drawing) String() string {
 // A plot is a coordinate system in a part of a drawing.
 type plot struct {
 	d          *drawing
-	x, y, w, h float64 // where it lies
-	right, top float64 // the greatest values; the least are 0
+	x, y, w, h float64 // position and size
+	right, top float64 // maximum values; the minimum is always zero
 }
 
 func (p plot) at(x, y float64) [2]float64 {
 	return [2]float64{p.x + x/p.right*p.w, p.y + p.h - y/p.top*p.h}
 }
 
-// axes draws them with a mark at each step.
+// axes draws the axes and adds a mark for each step.
 func (p plot) axes(stepX, stepY float64, nameX, nameY string) {
 	for v := 0.0; v <= p.right+1e-9; v += stepX {
 		at := p.at(v, 0)
@@ -88,7 +89,7 @@ func (p plot) axes(stepX, stepY float64, nameX, nameY string) {
 	p.d.text(p.x, p.y-8, "small", "%s", nameY)
 }
 
-// steps draws values that hold until the next one, one for each of equal parts of the width.
+// steps draws values that are constant within equal parts of the width.
 func (p plot) steps(values []float64, class string) {
 	var points [][2]float64
 	for i, v := range values {

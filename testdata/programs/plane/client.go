@@ -1,6 +1,7 @@
 package main
 
-// This file speaks to the server: as the administrator of its kubeconfig, in JSON, and with its metrics.
+// This file implements a client that uses the kubeconfig of the administrator. It sends JSON and
+// reads metrics.
 
 import (
 	"bufio"
@@ -21,14 +22,15 @@ import (
 
 type object map[string]any
 
-// A client is the administrator.
+// A client acts as the administrator.
 type client struct {
 	url, token string
 	tls        *tls.Config
 	http       *http.Client
 }
 
-// readKubeconfig is a client by a kubeconfig in JSON whose credentials stand in it. Servers are on loopback: their certificates are not looked at.
+// readKubeconfig returns a client for a kubeconfig file in JSON. It does not check certificates,
+// because servers are on loopback.
 func readKubeconfig(path string) (*client, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -62,7 +64,7 @@ func readKubeconfig(path string) (*client, error) {
 	return c, nil
 }
 
-// alone is the same client with connections of its own.
+// alone returns a copy of the client with separate connections.
 func (c *client) alone() *client {
 	own := *c
 	own.http = &http.Client{Transport: &http.Transport{TLSClientConfig: c.tls}}
@@ -83,7 +85,7 @@ func (c *client) do(ctx context.Context, method, path, contentType string, body 
 	return c.http.Do(r)
 }
 
-// call asks again when the server is busy, and has no other answers than good ones.
+// call repeats the request while the server is busy. All other errors are returned.
 func (c *client) call(ctx context.Context, method, path, contentType string, body []byte) ([]byte, error) {
 	for {
 		response, err := c.do(ctx, method, path, contentType, body)
@@ -125,19 +127,21 @@ func (c *client) delete(ctx context.Context, path string) error {
 
 // ---- Metrics
 
-// Calls are the requests that the server has answered. Its durations are Kubernetes' indicator: without the time spent waiting in queues and webhooks.
+// Calls contains the number of requests that were answered by the server. Their durations are
+// Kubernetes' service level indicator, which excludes the time in queues and webhooks.
 type calls struct {
 	durations map[string]histogram // by level, see levelOf
-	busy      float64              // answers 429
-	conflicts float64              // answers 409 to PUT, PATCH and DELETE
+	busy      float64              // 429 responses
+	conflicts float64              // 409 responses to PUT, PATCH and DELETE
 	all       float64
 	writes    float64
 }
 
-// A histogram has how many took at most so many seconds, by that bound.
+// A histogram contains the number of calls that took at most the given number of seconds.
 type histogram map[float64]float64
 
-// levels are the groups of Kubernetes' service level objectives for API calls, with their bound for 99 of 100, in seconds.
+// levels are the groups of Kubernetes' service level objectives for API calls, with the limit for
+// the 99th percentile in seconds.
 var levels = []struct {
 	name  string
 	bound float64
@@ -145,7 +149,7 @@ var levels = []struct {
 
 func levelOf(verb, scope, subresource string) string {
 	switch {
-	case strings.HasPrefix(subresource, "/"): // /healthz and the like
+	case strings.HasPrefix(subresource, "/"): // /healthz and similar paths
 		return ""
 	case slices.Contains([]string{"POST", "PUT", "PATCH", "APPLY", "DELETE"}, verb):
 		return levels[0].name
@@ -201,7 +205,7 @@ func (is *calls) count(labels map[string]string, value float64) {
 	}
 }
 
-// parseSample takes a line of the text format apart; the name is "" of a comment.
+// parseSample parses a line of the text format. name is "" for comments.
 func parseSample(line string) (name string, labels map[string]string, value float64) {
 	name, rest, _ := strings.Cut(line, "{")
 	list, number, ok := strings.Cut(rest, "} ")
@@ -229,7 +233,8 @@ func (is calls) since(before calls) calls {
 	return delta
 }
 
-// quantile is the least bound in seconds below which the share q of calls lies; NaN without calls.
+// quantile returns the smallest bound in seconds that the share q of the calls does not exceed, or
+// NaN if there are no calls.
 func (h histogram) quantile(q float64) float64 {
 	bounds := slices.Sorted(maps.Keys(h))
 	if len(bounds) == 0 || h[bounds[len(bounds)-1]] == 0 {

@@ -21,7 +21,7 @@ apiserver_request_sli_duration_seconds_bucket{scope="resource",subresource="stat
 apiserver_request_sli_duration_seconds_bucket{scope="",subresource="/healthz",verb="GET",le="+Inf"} 1000
 `
 
-// TestCallsAreReadOffMetrics adds up verbs and resources of a level, and says in which bound a share of the calls lies.
+// TestCallsAreReadOffMetrics checks the sums and quantiles that are computed from the metrics.
 func TestCallsAreReadOffMetrics(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(metrics)) }))
 	defer server.Close()

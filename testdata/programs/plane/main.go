@@ -1,15 +1,20 @@
-// Plane runs a whole control plane of a thousand nodes on one machine, and prints what a cluster's operator looks at.
+// Plane runs the control plane of a cluster with a thousand nodes on a single machine and prints
+// its performance.
 //
 //	KUBE_CONTROLLER_MANAGER=… KUBE_SCHEDULER=… KWOK=… go run ./testdata/programs/plane -nodes 1000 -pods 10000
 //
-// Beside the server run kube-controller-manager, kube-scheduler, and kwok, which plays the kubelets; all are unchanged programs of a release.
-// The program makes nodes and waits until they are Ready, makes Deployments with a Service each and waits until their Pods run, leaves all of it
-// at rest, with a rollout now and then, and deletes the Deployments. It prints how long each part took, what each program used, and Kubernetes'
-// service level indicators: the durations of API calls by verb and scope, from creation to Running, from a write to its event.
+// In addition to the server, it runs kube-controller-manager, kube-scheduler, and kwok, which
+// simulates the kubelets. All are unmodified release binaries. It first creates the nodes and waits
+// until they are ready. It creates Deployments with a Service each and waits until all Pods are
+// running. Then it leaves the cluster at rest, with occasional rollouts, and finally deletes the
+// Deployments. It prints the duration of each part, the resources that each program used, and
+// Kubernetes' service level indicators: the durations of API calls by verb and scope, from creation
+// to Running, and from a write to its event.
 //
-// -on says which servers, one after the other, each with a column of the table: memory (apilet --ephemeral), disk (apilet), etcd (apilet on an
-// etcd of its own), kube-apiserver (on an etcd of its own). APILET, KUBE_APISERVER and ETCD name their programs; without APILET the checkout is
-// built. -out keeps logs, a table of each second (seconds.csv) and a picture (pods.svg).
+// -on selects the servers that are compared. The columns are named memory (apilet --ephemeral),
+// disk (apilet), etcd (apilet on its own etcd), and kube-apiserver (on its own etcd). The programs
+// are set by APILET, KUBE_APISERVER and ETCD. If APILET is not set, the program is built. -out
+// keeps the logs, a table with one row per second (seconds.csv) and a picture (pods.svg).
 package main
 
 import (
@@ -30,15 +35,16 @@ import (
 	"time"
 )
 
-// Settings are what the command line says.
+// Settings are the values of the command line.
 type settings struct {
 	nodes, pods int
-	size        int           // Pods of a Deployment
-	kubelets    int           // watches of a node's Pods, each on a connection of its own
-	rest        time.Duration // with everything made
-	rolls       int           // rollouts in that time
-	patience    time.Duration // for each part
-	out         string
+	size        int // Pods per Deployment
+	// number of watches for the Pods of a node. Each of them uses a separate connection.
+	kubelets int
+	rest     time.Duration // idle time after all objects have been created
+	rolls    int           // number of rollouts in that time
+	patience time.Duration // time limit of each part
+	out      string
 }
 
 func main() {
@@ -61,7 +67,7 @@ func main() {
 	}
 }
 
-// compare runs the plane on each server, and prints the table.
+// compare runs the control plane on each server and prints the table.
 func compare(ctx context.Context, s settings, on []string) error {
 	dir, err := os.MkdirTemp("", "plane-")
 	if err != nil {
@@ -97,27 +103,27 @@ func compare(ctx context.Context, s settings, on []string) error {
 	return errors.Join(writeSeconds(filepath.Join(s.out, "seconds.csv"), runs), writePicture(filepath.Join(s.out, "pods.svg"), runs))
 }
 
-// A run is the plane on one server.
+// A run contains the state of the control plane on a server.
 type run struct {
 	settings
-	name     string // of -on
+	name     string // as in -on
 	dir      string
 	client   *client
-	server   []*program // the server, and its etcd if it has one
+	server   []*program // the server and, if it is used, etcd
 	others   []*program // kube-controller-manager, kube-scheduler, kwok
 	seen     *seen
 	parts    []part
 	seconds  []second
-	calls    calls // of the whole run but for the rest
+	calls    calls // of the whole run except for the rest
 	atRest   calls
-	watchers int // kubelets' watches that are open at the end
+	watchers int // number of open watches at the end
 }
 
-// A part is a stretch of the run, and what the programs used in it.
+// A part contains the duration of a phase and the resources used.
 type part struct {
 	name string
 	took time.Duration
-	used usage // of the server and its etcd
+	used usage // by the server and its etcd
 }
 
 func (r *run) whole(ctx context.Context) error {
@@ -177,7 +183,7 @@ func (r *run) inParts(ctx context.Context, background *sync.WaitGroup) error {
 	return nil
 }
 
-// await waits for the end of a part, and says each ten seconds how far it is.
+// await waits for the end of a part. It prints the progress every ten seconds.
 func (r *run) await(ctx context.Context, what string, done func() bool) error {
 	begin := time.Now()
 	for said := begin; !done(); {
@@ -200,9 +206,9 @@ func (r *run) await(ctx context.Context, what string, done func() bool) error {
 	return nil
 }
 
-// ---- What is made
+// ---- Objects
 
-// each calls do for 0 to n-1, 16 at a time, and gives the first error.
+// each calls do for the numbers from 0 to n-1 with 16 goroutines. It returns the first error.
 func each(ctx context.Context, n int, do func(int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -268,7 +274,7 @@ func (r *run) makeDeployments(ctx context.Context, n int) error {
 	})
 }
 
-// atRestFor leaves everything alone but for the rollouts, which are spread over the time.
+// atRestFor waits while the cluster is idle, except for the rollouts.
 func (r *run) atRestFor(ctx context.Context, deployments int) error {
 	before, err := r.client.calls(ctx)
 	if err != nil {
@@ -310,7 +316,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// watchNodes opens the watches that kubelets have, of the Pods of their node, each on a connection of its own. They end with ctx.
+// watchNodes opens the watches that are used by kubelets. Each of them watches the Pods of a single
+// node. They run until ctx ends.
 func (r *run) watchNodes(ctx context.Context, background *sync.WaitGroup) error {
 	var mu sync.Mutex // guards r.watchers
 	return each(ctx, r.kubelets, func(i int) error {

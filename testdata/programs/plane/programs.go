@@ -1,6 +1,7 @@
 package main
 
-// This file starts the programs, each with its log, and reads what Linux knows about them in /proc.
+// This file starts the programs and reads their resource usage from /proc. The output of each
+// program is written to a log.
 
 import (
 	"bytes"
@@ -31,7 +32,7 @@ type program struct {
 	ended chan struct{}
 }
 
-// launch starts the program whose path an environment variable has.
+// launch starts a program. The environment variable contains its path.
 func (r *run) launch(name, variable string, args ...string) (*program, error) {
 	path := os.Getenv(variable)
 	if path == "" {
@@ -54,7 +55,7 @@ func (r *run) launch(name, variable string, args ...string) (*program, error) {
 	return p, nil
 }
 
-// ended is the name of a program that has ended by itself, "" if all run.
+// ended returns the name of a program that has ended unexpectedly, or "" if all run.
 func (r *run) ended() string {
 	for _, p := range append(r.others, r.server...) {
 		select {
@@ -66,7 +67,7 @@ func (r *run) ended() string {
 	return ""
 }
 
-// end ends all programs, the server last.
+// end stops all programs. The server is stopped last.
 func (r *run) end() {
 	for _, p := range append(r.others, r.server...) {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -190,7 +191,8 @@ func (r *run) awaitServer(ctx context.Context) error {
 	}
 }
 
-// beginOthers starts the control plane: with as many workers and requests as a cluster of this size is given, and one leader.
+// beginOthers starts the control plane without leader election. The number of workers and the rate
+// limits are set for a large cluster.
 func (r *run) beginOthers(authority string) error {
 	clients := []string{"--kubeconfig", r.file("kubeconfig"), "--authentication-kubeconfig", r.file("kubeconfig"), "--authorization-kubeconfig", r.file("kubeconfig"),
 		"--secure-port", "0", "--leader-elect=false", "--kube-api-qps", "5000", "--kube-api-burst", "5000"}
@@ -226,26 +228,26 @@ func freePorts(n int) (ports []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() // all at the end: none is given twice
+		defer l.Close() // closed at the end to make sure that all ports are different
 		ports = append(ports, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
 	}
 	return ports, nil
 }
 
-// ---- What they use
+// ---- Resource usage
 
-// A usage is what some processes have used since they began.
+// A usage contains the resources that have been used by processes since they were started.
 type usage struct {
 	cpu     time.Duration
-	anon    int64 // bytes of memory that stand for no file, at the moment
-	written int64 // bytes that went to a disk
+	anon    int64 // current anonymous memory in bytes
+	written int64 // bytes written to the disk
 }
 
 func (u usage) since(before usage) usage {
 	return usage{cpu: u.cpu - before.cpu, anon: u.anon, written: u.written - before.written}
 }
 
-// use is the usage of all of them; a process that has ended has none.
+// use returns the total usage of the programs. Processes that have ended do not count.
 func use(programs []*program) (sum usage) {
 	for _, p := range programs {
 		u, err := usageOf(p.cmd.Process.Pid)
@@ -263,12 +265,12 @@ func usageOf(pid int) (u usage, err error) {
 	if err != nil {
 		return u, err
 	}
-	_, rest, _ := bytes.Cut(stat, []byte(") ")) // what follows the name
+	_, rest, _ := bytes.Cut(stat, []byte(") ")) // after the program's name
 	fields := strings.Fields(string(rest))
 	if len(fields) < 13 {
 		return u, errors.New("/proc/PID/stat has another form")
 	}
-	for _, field := range fields[11:13] { // utime and stime, in hundredths
+	for _, field := range fields[11:13] { // utime and stime, in units of 10 ms
 		ticks, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {
 			return u, err
@@ -280,7 +282,8 @@ func usageOf(pid int) (u usage, err error) {
 	return u, nil
 }
 
-// field is the number after a name at the beginning of a line, 0 without one.
+// field returns the number after a name at the start of a line, or 0 if no line starts with the
+// name.
 func field(file, name string) int64 {
 	text, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(text)) {

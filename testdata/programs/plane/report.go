@@ -1,6 +1,6 @@
 package main
 
-// This file samples each second of a run, and tells of the runs: a table with a column for each, the seconds as a table, and a picture.
+// This file takes a sample every second and writes the report.
 
 import (
 	"context"
@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// A second is a look at everything.
+// A second is a sample.
 type second struct {
-	at     time.Duration // since the run began
+	at     time.Duration // since the start of the run
 	counts counts
-	used   []usage // of the server with its etcd, then of each other program
-	file   int64   // bytes of apilet's data file, 0 without one
+	used   []usage // usage of the server including etcd, then usage of the other programs
+	file   int64   // size of the data file, or 0 if it is not used
 }
 
 func (r *run) sample(ctx context.Context) {
@@ -44,7 +44,7 @@ func (r *run) sample(ctx context.Context) {
 	}
 }
 
-// printTable prints a line for each figure, with a column for each run.
+// printTable prints the results of all runs, with one column per run.
 func printTable(w io.Writer, runs []*run) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name string, figure func(*run) string) {
@@ -96,7 +96,7 @@ func (r *run) part(name string) part {
 	return r.parts[at]
 }
 
-// last is what a program has used in all; the memory is the most that it had.
+// last returns the resources used by a program. The memory is the maximum.
 func (r *run) last(program int) string {
 	var most, anon usage
 	for _, s := range r.seconds {
@@ -108,7 +108,8 @@ func (r *run) last(program int) string {
 	return fmt.Sprintf("CPU %.1f s, %.0f MiB at most, disk %.1f MB", most.cpu.Seconds(), float64(anon.anon)/(1<<20), float64(most.written)/1e6)
 }
 
-// drift is the mean of memory, and the file's size, in the first and last minute of the rest.
+// drift returns the mean memory and the file's size in the first and in the last minute of the
+// rest.
 func (r *run) drift() string {
 	end := time.Duration(0) // of the rest
 	for _, p := range r.parts[:len(r.parts)-1] {
@@ -170,7 +171,7 @@ func writeSeconds(path string, runs []*run) error {
 	return w.Error()
 }
 
-// writePicture draws the Pods that run over time, and the processor's time that each server has taken until then.
+// writePicture draws the number of running Pods and each server's processor time over time.
 func writePicture(path string, runs []*run) error {
 	const width, height, left = 720, 200, 60
 	colours := []string{"#1f6feb", "#d1481e", "#2da44e", "#8250df"}

@@ -1,7 +1,7 @@
 package main
 
-// This file watches nodes and Pods as anybody else does, counts them, and takes the time from a Pod's creation until it runs, and from a write to
-// its event.
+// This file watches nodes and Pods like any other client. It counts them and measures the time
+// until a Pod is running and the time until an event is received.
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// What is read of a node or a Pod.
+// A seenObject contains the parsed fields of a node or a Pod.
 type seenObject struct {
 	Metadata struct {
 		Name, Namespace, ResourceVersion string
@@ -32,23 +32,26 @@ func (o *seenObject) isReady() bool {
 	return slices.ContainsFunc(o.Status.Conditions, func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
 }
 
-// A pod is what is known of one.
+// A pod is the observed state of a Pod.
 type pod struct {
-	created            time.Time // when its first event came
+	created            time.Time // time of its first event
 	scheduled, running bool
 }
 
 type counts struct{ ready, pods, scheduled, running int }
 
-// Seen is what the watches have shown.
+// Seen contains the state that was received from the watches.
 type seen struct {
-	mu     sync.Mutex // guards what follows
-	ready  map[string]bool
-	pods   map[string]*pod
-	starts [2][]time.Duration // from a Pod's first event to the one that says Running: while all are made, and at rest
-	delays [2][]time.Duration // from sending a write to its event, likewise
-	writes [2][]time.Duration // from sending a write to its answer, likewise
-	rest   int                // 1 at rest
+	mu    sync.Mutex // guards the fields below
+	ready map[string]bool
+	pods  map[string]*pod
+	// time from the first event of a Pod until it is running
+	starts [2][]time.Duration
+	// time from sending a write until its event was received
+	delays [2][]time.Duration
+	// time from sending a write until its response was received
+	writes [2][]time.Duration
+	rest   int // 1 at rest
 }
 
 func newSeen() *seen { return &seen{ready: map[string]bool{}, pods: map[string]*pod{}} }
@@ -68,7 +71,7 @@ func (s *seen) counts() counts {
 	return c
 }
 
-// startAnew begins the rest: what is measured from now on stands by itself.
+// startAnew starts the rest. Its measurements are kept separately.
 func (s *seen) startAnew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +119,7 @@ func (s *seen) pod(event string, o *seenObject) {
 	}
 }
 
-// probe writes an object ten times a second, and waits for its event each time, until ctx ends.
+// probe writes an object ten times per second and waits for each event, until ctx ends.
 func (s *seen) probe(ctx context.Context, c *client) {
 	const namespace = "/api/v1/namespaces/default/configmaps"
 	if err := c.create(ctx, namespace, object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": object{"name": "probe"}}); err != nil {
@@ -167,7 +170,8 @@ func awaitEvent(ctx context.Context, events <-chan string, number string) bool {
 	}
 }
 
-// watch lists a resource and calls see with what is there and each event, until ctx ends. A watch that ends is resumed where it was.
+// watch lists the resource and calls see for every object and event until ctx is done. It resumes
+// interrupted watches.
 func watch(ctx context.Context, c *client, path string, see func(event string, o *seenObject)) {
 	for version := ""; ctx.Err() == nil; {
 		if version == "" {
@@ -209,7 +213,7 @@ func list(ctx context.Context, c *client, path string, see func(event string, o 
 	return all.Metadata.ResourceVersion, nil
 }
 
-// readEvents gives the version from which to go on, "" if the list has to be made anew.
+// readEvents returns the version to continue from, or "" if the resource has to be listed again.
 func readEvents(response *http.Response, version string, see func(event string, o *seenObject)) string {
 	for decoder := json.NewDecoder(response.Body); ; {
 		var event struct {

@@ -1,6 +1,7 @@
-// Seats plays workloads on a simulated machine, at loads from half of what it can do to ten times that, and prints how much is done and what
-// a light request beside them waits: with the best fixed number of seats, which is searched for, with as many as --max-requests-inflight=auto
-// finds, and with kube-apiserver's 600.
+// Seats runs workloads on a simulated machine, at loads from half its capacity to ten times its
+// capacity, and prints the throughput and the latency of a light request: with the best fixed
+// number of seats, which it searches for, with the number that --max-requests-inflight=auto finds,
+// and with kube-apiserver's 600.
 //
 //	go run ./testdata/programs/seats                        # the table
 //	go run ./testdata/programs/seats -only lists -trace 2   # every quarter of a second at twice the capacity

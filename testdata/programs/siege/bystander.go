@@ -1,6 +1,7 @@
 package main
 
-// This file is somebody else on the same server: a user with small requests of his own, a stranger, a probe. What they wait is the third meter.
+// This file simulates other clients of the server, including a user with small requests and an
+// anonymous client. The third meter measures how long they wait.
 
 import (
 	"context"
@@ -11,28 +12,30 @@ import (
 )
 
 const (
-	pause       = 100 * time.Millisecond // between the questions of one bystander
+	pause       = 100 * time.Millisecond // between two requests of one bystander
 	calibration = 1500 * time.Millisecond
 	leastBound  = time.Second
-	slower      = 20 // times as long as on the idle server is too long
+	// limit for the duration of a request, relative to its duration on the idle server
+	slower = 20
 )
 
-// A wait is one question: how long its answer took, and whether it was one.
+// A wait contains the result of a bystander's request.
 type wait struct {
 	took    time.Duration
-	refused bool // 429, 5xx, or no answer
+	refused bool // true if the status was 429 or 5xx or if there was no response
 }
 
-// Bystanders ask all the time.
+// Bystanders send requests continuously.
 type bystanders struct {
 	bound time.Duration // set once, after the calibration
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	waits   []wait     // since the mark
 	pending map[int]time.Time
 }
 
-// watchBystanders has them ask until ctx ends, and returns when it is known how long they wait while nothing happens.
+// watchBystanders sends requests until ctx ends. It returns when the latency of the idle server has
+// been measured.
 func watchBystanders(ctx context.Context, s *server) *bystanders {
 	b := &bystanders{pending: map[int]time.Time{}}
 	questions := []struct{ persona, path string }{{"bystander", bystandersPath}, {"passer-by", "/version"}, {"passer-by", "/readyz"}}
@@ -87,14 +90,15 @@ func (b *bystanders) ask(ctx context.Context, s *server, who int, client *http.C
 	}
 }
 
-// mark forgets what was.
+// mark discards the waits recorded so far.
 func (b *bystanders) mark() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waits = nil
 }
 
-// suffered is the longest wait since the mark, also one that goes on, the number of those beyond the bound, and of refusals.
+// suffered returns the longest wait since the mark (including pending requests), the number of
+// waits above the bound, and the number of refused requests.
 func (b *bystanders) suffered() (longest time.Duration, beyond, refused int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,7 +118,8 @@ func (b *bystanders) suffered() (longest time.Duration, beyond, refused int) {
 	return longest, beyond, refused
 }
 
-// recovered waits until all of them are served at once again.
+// recovered waits until all bystanders are served within the bound again. It reports whether they
+// are before the limit.
 func (b *bystanders) recovered(ctx context.Context, limit time.Duration) bool {
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline) && ctx.Err() == nil; {
 		b.mark()

@@ -1,8 +1,9 @@
 package main
 
-// This file makes the requests of the family "clients". They name ports and schemes in proxy paths, request evictions under odd budgets, apply {} and null
-// over larger configurations, resume expired watches, and send the headers and tokens of others. Some are proxied to an aggregated server, the
-// backend, which runs in this process and sends invalid HTTP.
+// This file generates the requests of the family "clients". They use ports and schemes in proxy
+// paths, request evictions under unusual budgets, apply {} and null over larger configurations,
+// resume expired watches, and send forged headers and tokens. Some of them are proxied to an
+// aggregated server, the backend, which runs in this process and sends invalid HTTP.
 
 import (
 	"encoding/base64"
@@ -28,7 +29,7 @@ func pick[T any](g *generator, values ...T) T { return values[g.rng.IntN(len(val
 
 const behindPath = "/apis/siege.behind/v1"
 
-// foreign holds the answers of the backend, by the last segment of the path.
+// foreign contains the responses of the backend by the last segment of the path.
 var foreign = map[string]string{
 	"early-hints":  "HTTP/1.1 103 Early Hints\r\nLink: </x>; rel=preload\r\nSet-Cookie: a=b\r\n\r\n" + plainAnswer,
 	"many-hints":   strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 4) + plainAnswer,
@@ -51,7 +52,8 @@ var foreign = map[string]string{
 
 const plainAnswer = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
-// newBackend starts the backend. It sends one of the foreign answers if the path names it, and closes the connection.
+// newBackend starts the backend. It sends one of the invalid responses if the path names it, and
+// closes the connection.
 func newBackend() *httptest.Server {
 	return httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer, odd := foreign[r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]]
@@ -67,7 +69,7 @@ func newBackend() *httptest.Server {
 	}))
 }
 
-// register makes the backend serve the group siege.behind, and waits until it does.
+// register adds the API group siege.behind to the server and waits until it is available.
 func register(s *server, backend *httptest.Server) error {
 	at, err := url.Parse(backend.URL)
 	if err != nil {
@@ -90,7 +92,7 @@ func register(s *server, backend *httptest.Server) error {
 	return errors.New("the server behind is not served")
 }
 
-// behind requests one of the invalid answers of the backend.
+// behind requests an invalid response from the backend.
 func (g *generator) behind(c card) *request {
 	name := pick(g, slices.Sorted(maps.Keys(foreign))...)
 	q := &request{As: "administrator", Method: pick(g, "GET", "GET", "POST", "DELETE"), Path: behindPath + "/things/" + name, Tags: []string{"answer " + name}}
@@ -100,7 +102,7 @@ func (g *generator) behind(c card) *request {
 	return q
 }
 
-// ---- Detours to what is stored ----
+// ---- Detours to stored objects ----
 
 // throughProxy requests a proxy path with a port, a scheme, or an invalid name.
 func (g *generator) throughProxy(c card) *request {
@@ -165,7 +167,7 @@ func (g *generator) emptying(c card) *request {
 	return q
 }
 
-// resuming starts a watch at a revision that is compacted or does not exist yet.
+// resuming starts a watch at a revision that is too old or does not exist yet.
 func (g *generator) resuming(c card) *request {
 	k := c.owner.kinds[0]
 	q := &request{As: g.persona(k), Method: "GET", Path: k.collection, Query: [][2]string{{"watch", "true"}, {"resourceVersion", pick(g, "1", "2", "30", "100", "99999999")}, {"timeoutSeconds", "1"}},

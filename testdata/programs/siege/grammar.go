@@ -1,8 +1,9 @@
 package main
 
-// This file makes hostile requests. A family is a way to be hostile; each has a deck of cards, one for each place in the types' schemas and
-// each production of the family's grammar, shuffled by the seed so that what many types have comes early. What is chosen depends on
-// the seed, on what the server says of its types, and on which requests it refuses.
+// This file generates hostile requests. The deck of a family contains a card for every place in the
+// schemas and every production. The order of the cards is determined by the seed. Places that are
+// used by many types usually come first in the deck. The requests depend on the seed, on the
+// server's OpenAPI documents, and on the requests that the server rejects.
 
 import (
 	"cmp"
@@ -14,16 +15,17 @@ import (
 	"strings"
 )
 
-const bodyLimit = 3 << 20 // of the server, for what is sent
+const bodyLimit = 3 << 20 // the server's limit for request bodies
 
-// An owner is a type of the schemas, with a kind that has it somewhere, and its members.
+// An owner is a type and the kinds that use it.
 type owner struct {
-	name  string
-	kinds []*kind // those that have it
+	name string
+	// the kinds that contain the type
+	kinds []*kind
 	sites map[*kind][]site
 }
 
-// A card is a place and what is to be put there.
+// A card is a place in a type and the production to put there.
 type card struct {
 	owner *owner
 	sort  string
@@ -31,29 +33,31 @@ type card struct {
 	what  production
 }
 
-// A deck is dealt from the top, and from the top again.
+// A deck is a list of cards, dealt in order. It starts over after the last card.
 type deck struct {
 	cards []card
 	next  int
-	tries int // of the card that was dealt last, beyond the first
+	tries int // number of times the last card was returned to the deck
 }
 
-// A generator is the grammar with its decks.
+// A generator contains the grammar's decks.
 type generator struct {
 	rng      *rand.Rand
 	kinds    []*kind
-	tenants  map[*kind]bool   // that the tenant may create
+	tenants  map[*kind]bool   // kinds that the tenant may create
 	recorded map[*kind][]byte // protobuf of a stored object named siege
 	decks    map[string]*deck
 }
 
-// families are the names for -only, in the order in which they begin. Each gets time by its share.
+// families are the values of -only in the order in which they are started. Each family gets a share
+// of the time.
 var (
 	families = []string{"crowds", "numbers", "depths", "lists", "maps", "strings", "patches", "protobuf", "options", "clients"}
 	shares   = map[string]int{"crowds": 3, "numbers": 2, "depths": 4, "lists": 6, "maps": 4, "strings": 2, "patches": 2, "protobuf": 1, "options": 1, "clients": 4}
 )
 
-// A production is a choice of the grammar: its name and the node that it makes of the room that there is.
+// A production is a choice of the grammar. fill returns the node to put at a place, using at most
+// room bytes.
 type production struct {
 	name string
 	fill func(g *generator, k *kind, at site, room int) *node
@@ -68,7 +72,8 @@ func newGenerator(seed uint64, kinds []*kind, tenants map[*kind]bool, recorded m
 	return g
 }
 
-// again has the family's last card dealt once more, with another kind of object perhaps: what was refused says little about what is accepted.
+// again returns the last card to the deck so that it is tried again with a different kind, but at
+// most twice. A rejected request does not show whether the same card is accepted for another kind.
 func (g *generator) again(family string) {
 	d := g.decks[family]
 	if d.tries++; d.tries > 2 {
@@ -78,7 +83,7 @@ func (g *generator) again(family string) {
 	d.next--
 }
 
-// next deals a request of a family; nil where a card does not fit what the server has.
+// next returns the next request of a family, or nil if the card does not fit the server's types.
 func (g *generator) next(family string) *request {
 	d := g.decks[family]
 	if len(d.cards) == 0 {
@@ -113,7 +118,7 @@ func ownersOf(kinds []*kind) []*owner {
 	return all
 }
 
-// shuffled are the cards of a family: a turn for each sort of place, in which places that many types have tend to be early.
+// shuffled returns the cards of a family. Cards for different sorts of places alternate.
 func (g *generator) shuffled(family string, owners []*owner) []card {
 	turns := map[string][]card{}
 	for _, o := range owners {
@@ -150,7 +155,7 @@ func (g *generator) shuffled(family string, owners []*owner) []card {
 	return all
 }
 
-// shuffle puts cards in an order by chance, in which a weight that is twice as large is twice as likely to come first.
+// shuffle sorts the cards randomly. A card with twice the weight is twice as likely to come first.
 func (g *generator) shuffle(cards []card) {
 	keys := make(map[*owner]map[string]float64)
 	for _, c := range cards {
@@ -173,9 +178,9 @@ func sortsOf(o *owner) []string {
 	return slices.Compact(all)
 }
 
-// ---- Productions: what is put at a place ----
+// ---- Productions: the values that are put at a place ----
 
-// productions are those of a family for a sort of place.
+// productions returns the family's productions for a sort of place.
 func productions(family, sort string) []production {
 	switch {
 	case family == "numbers" && strings.HasPrefix(sort, "number"):
@@ -192,7 +197,7 @@ func productions(family, sort string) []production {
 	return nil
 }
 
-// alternatives are the families' cards that belong to a kind and to no place in it.
+// alternatives returns cards for the whole object instead of a place in it.
 func alternatives(family string) []func(*generator, card) *request {
 	switch family {
 	case "crowds":
@@ -209,7 +214,7 @@ func alternatives(family string) []func(*generator, card) *request {
 	return nil
 }
 
-// numbers are written with signs, exponents and digits that no machine word holds.
+// numbers contains numbers with signs, exponents and digits that do not fit into a machine word.
 var numbers = []production{
 	numeral("huge negative exponent", "1e-2147483648", "0e-16000000", "-1E-999999999", "9e-9223372036854775808"),
 	numeral("huge positive exponent", "1e2147483647", "0e16000000", "-9E999999999", "1e9223372036854775807"),
@@ -238,7 +243,7 @@ func digits(name, head, digit, tail string) production {
 	}}
 }
 
-// ordered are many elements, all the same or in the one order or the other.
+// ordered returns productions for many elements: all equal, descending, and ascending.
 func ordered(of func(order string) production) []production {
 	return []production{of(equal), of(descending), of(ascending)}
 }
@@ -248,7 +253,8 @@ func series(order string) production {
 		items := k.resolve(at.schema.Items)
 		elem := k.valid(items, at.field)
 		if elem.Kind == "object" && len(elem.Members) == 0 {
-			for _, name := range []string{"name", "key", "type"} { // what elements are known by, where nothing is required
+			// usual keys of elements without required members
+			for _, name := range []string{"name", "key", "type"} {
 				if member := items.Properties[name]; member != nil && k.sortOf(k.resolve(member)) == "text" {
 					elem.set(name, k.valid(k.resolve(member), name))
 				}
@@ -260,7 +266,8 @@ func series(order string) production {
 			if len(elem.Members) > 0 {
 				key = elem.Members[g.rng.IntN(len(elem.Members))].Name
 			}
-		} else if elem.Kind == "object" && choice == 2 { // nothing is said of it, and much is made of it
+		} else if elem.Kind == "object" && choice == 2 {
+			// an element without members is also allowed
 			elem.Members, key = nil, ""
 		}
 		n := &node{Kind: "series", Order: order, Elem: elem, Key: key, N: 99_999_999}
@@ -269,7 +276,8 @@ func series(order string) production {
 	}}
 }
 
-// numbered is the member of an element that takes the number: its name, or what there is.
+// numbered returns the name of the member for the number. It prefers the name, then any text, then
+// any literal.
 func numbered(elem *node) string {
 	best := ""
 	for _, m := range elem.Members {
@@ -293,7 +301,8 @@ func pairs(order string) production {
 	}}
 }
 
-// nestings are deep, and deep × wide: in the middle of all levels are as many values as there is room for. The first is for all places.
+// nestings contains deep values. Some of them are also as wide as possible at the innermost level.
+// The first production applies to all places.
 var nestings = []production{
 	{"deep", func(g *generator, k *kind, at site, room int) *node {
 		n := nest(g, at, literal("1"), []int{100, 900, 9000}[g.rng.IntN(3)])
@@ -316,7 +325,8 @@ func deepAndWide(g *generator, k *kind, at site, room int) *node {
 	return n
 }
 
-// nest is a tower of objects or lists, in an object where a place wants one; its names begin as the place's description says.
+// nest returns nested objects or lists. It nests objects if the place is an object, and their names
+// begin with the prefix in the place's description.
 func nest(g *generator, at site, innermost *node, depth int) *node {
 	prefix := prefixes(at.schema)
 	key := prefix[0]
@@ -329,7 +339,7 @@ func nest(g *generator, at site, innermost *node, depth int) *node {
 	return &node{Kind: "deep", Key: key, Depth: depth, Elem: innermost}
 }
 
-// texts are long, of letters that some step may double, quote, split or look up.
+// texts contains long texts with characters that may need to be quoted or escaped.
 var texts = []production{spelling("a"), spelling("\u0000"), spelling("<"), spelling("."), spelling("/"), spelling("$(A)"), spelling(","), spelling("é"), spelling("%"),
 	spelling("("), spelling("*"), spelling("\n"), spelling("- "), spelling("0.")}
 
@@ -341,7 +351,8 @@ func spelling(unit string) production {
 
 // ---- Requests that write ----
 
-// write puts a card's production at places of its sort in its owner, several at once where there are several: shrinking tells which it was.
+// write inserts the production at places of the right sort. If several places are available, it
+// uses more than one. The relevant place is found by shrinking the request.
 func (g *generator) write(c card) *request {
 	k := c.owner.kinds[g.rng.IntN(len(c.owner.kinds))]
 	var places []site
@@ -356,7 +367,7 @@ func (g *generator) write(c card) *request {
 	g.rng.Shuffle(len(places), func(i, j int) { places[i], places[j] = places[j], places[i] })
 	places = places[:min(len(places), []int{1, 3, 12}[g.rng.IntN(3)])]
 	room := []int{128 << 10, 512 << 10, 1 << 20, bodyLimit - 128<<10, bodyLimit - 128<<10}[g.rng.IntN(5)]
-	if c.sort == "list" { // elements are short, and many soon
+	if c.sort == "list" { // many short elements fit into little room
 		room /= 4
 	}
 	object := k.base("")
@@ -364,7 +375,8 @@ func (g *generator) write(c card) *request {
 		n := c.what.fill(g, k, at, room/len(places))
 		n.Tags = []string{at.tag(), at.sort, c.what.name}
 		if strings.HasPrefix(at.sort, "number") || n.Kind == "deep" {
-			n.Tags = n.Tags[1:] // what is hard to read, or to write, is so everywhere
+			// such values are hard to read or write at every place, so drop the place's tag
+			n.Tags = n.Tags[1:]
 		}
 		if at.sort == "free" && n.Kind == "deep" && n.Key == "" {
 			inner := *n
@@ -378,7 +390,8 @@ func (g *generator) write(c card) *request {
 	return g.sent(k, object)
 }
 
-// sent is a request that writes an object in one of the ways that there are, or writes it and then reads it in another form.
+// sent returns a request that creates or updates the object. It may also read the object in another
+// format.
 func (g *generator) sent(k *kind, object *node) *request {
 	q := &request{As: g.persona(k), Method: "POST", Path: k.collection, ContentType: "application/json", Body: object}
 	if k.part() || k.review() {
@@ -399,7 +412,8 @@ func (g *generator) sent(k *kind, object *node) *request {
 			return g.readBack(k, q)
 		}
 	}
-	if !g.tenants[k] || g.rng.IntN(4) > 0 { // what an administrator stores would be the server's configuration
+	// objects stored by an administrator would change the server's configuration
+	if !g.tenants[k] || g.rng.IntN(4) > 0 {
 		q.Query = append(q.Query, [2]string{"dryRun", "All"})
 	}
 	if g.rng.IntN(4) == 0 {
@@ -409,7 +423,7 @@ func (g *generator) sent(k *kind, object *node) *request {
 	return q
 }
 
-// form asks for the answer in one of its forms.
+// form selects the format of the response.
 func (g *generator) form(q *request) {
 	switch g.rng.IntN(6) {
 	case 0, 1:
@@ -421,7 +435,7 @@ func (g *generator) form(q *request) {
 	}
 }
 
-// readBack stores the object of q under a name of its own and reads it, alone or among others.
+// readBack stores the object with a unique name and reads it or lists it.
 func (g *generator) readBack(k *kind, q *request) *request {
 	metadata := q.Body.get("metadata")
 	metadata.Members = slices.DeleteFunc(metadata.Members, func(m member) bool { return m.Name == "generateName" })
@@ -438,7 +452,8 @@ func (g *generator) readBack(k *kind, q *request) *request {
 	return read
 }
 
-// persona is the one with the least rights that may write this kind; now and then another, who gets to hear so.
+// persona returns the persona with the fewest rights that may write this kind. Occasionally it
+// returns a persona without this right.
 func (g *generator) persona(k *kind) string {
 	switch n := g.rng.IntN(24); {
 	case n == 0:
@@ -465,7 +480,7 @@ func (g *generator) patch(k *kind, contentType string, body *node) *request {
 	return q
 }
 
-// copies is a JSON patch that copies what it has made before into itself.
+// copies returns a JSON patch that repeatedly copies its own results into the object.
 func (g *generator) copies(c card) *request {
 	from := []string{"", "/metadata", "/metadata/labels", "/metadata/annotations"}[g.rng.IntN(4)]
 	add := parsed(`{"op":"add","path":"/metadata/annotations","value":{}}`)
@@ -474,7 +489,8 @@ func (g *generator) copies(c card) *request {
 	return g.patch(c.owner.kinds[0], "application/json-patch+json", spliced(add, again))
 }
 
-// spliced is a list of one element and then those of a series, which has to be the whole body: so the first comes in all of them.
+// spliced returns a list of the first element followed by the elements of the series. A series must
+// be the whole body, so the elements are listed one by one.
 func spliced(first, rest *node) *node {
 	rest.N = min(rest.N, 9000)
 	l := &node{Kind: "list", Items: []*node{first}, Tags: []string{"copies"}}
@@ -484,7 +500,7 @@ func spliced(first, rest *node) *node {
 	return l
 }
 
-// operations is a JSON patch of as many operations as there is room for.
+// operations returns a JSON patch with many operations.
 func (g *generator) operations(c card) *request {
 	op := []string{`{"op":"test","path":"/metadata/name","value":"siege"}`, `{"op":"add","path":"/metadata/finalizers","value":["a.b/c"]}`, `{"op":"add","path":"/metadata/labels","value":{"a":"b"}}`,
 		`{"op":"replace","path":"/metadata","value":{"name":"siege"}}`, `{"op":"move","from":"/metadata/name","path":"/metadata/name"}`}[g.rng.IntN(5)]
@@ -493,7 +509,7 @@ func (g *generator) operations(c card) *request {
 	return g.patch(c.owner.kinds[0], "application/json-patch+json", n)
 }
 
-// replacement is a merge patch of many members, or of many levels.
+// replacement returns a merge patch with many members or many levels.
 func (g *generator) replacement(c card) *request {
 	body := parsed(`{"metadata":{}}`)
 	at := []string{"annotations", "labels", "x"}[g.rng.IntN(3)]
@@ -506,7 +522,8 @@ func (g *generator) replacement(c card) *request {
 	return g.patch(c.owner.kinds[0], types[g.rng.IntN(len(types))], body)
 }
 
-// merging is a patch of a long list into an object that has a long list in that place: elements are looked up by what they are called.
+// merging returns a patch that merges a long list into another long list. The server looks elements
+// up by their merge keys.
 func (g *generator) merging(c card) *request {
 	k := c.owner.kinds[0]
 	var places []site
@@ -544,7 +561,8 @@ func (g *generator) merging(c card) *request {
 
 // ---- Protobuf ----
 
-// repeated is a recorded object many times: fields that may be repeated are, and of the others the last counts.
+// repeated sends the same recorded object several times in the body. In protobuf, repeated fields
+// are concatenated. For other fields, the last value is used.
 func (g *generator) repeated(c card) *request {
 	k := c.owner.kinds[0]
 	raw := objectOf(g.recorded[k])
@@ -555,7 +573,7 @@ func (g *generator) repeated(c card) *request {
 	return g.binary(k, n)
 }
 
-// mutated is a recorded object with a few bytes changed, cut out or put in.
+// mutated sends a recorded object after changing, removing or inserting a few bytes.
 func (g *generator) mutated(c card) *request {
 	k := c.owner.kinds[0]
 	raw := slices.Clone(objectOf(g.recorded[k]))
@@ -579,7 +597,7 @@ func (g *generator) mutated(c card) *request {
 	return g.binary(k, n)
 }
 
-// binary writes protobuf over the recorded object, which names itself, or sends it as a new one.
+// binary sends protobuf as an update of the recorded object or as a create.
 func (g *generator) binary(k *kind, n *node) *request {
 	q := &request{As: g.persona(k), Method: "PUT", Path: k.collection + "/siege", ContentType: "application/vnd.kubernetes.protobuf", Body: n, Query: [][2]string{{"dryRun", "All"}}}
 	if g.rng.IntN(4) == 0 {
@@ -588,7 +606,7 @@ func (g *generator) binary(k *kind, n *node) *request {
 	return q
 }
 
-// objectOf is what is in the envelope of a recorded answer.
+// objectOf returns the object's bytes from the envelope of a recorded response.
 func objectOf(answer []byte) []byte {
 	if len(answer) < 4 {
 		return nil
@@ -620,14 +638,14 @@ func varint(b []byte) (v uint64, used int) {
 
 // ---- Reads ----
 
-// options are values for query parameters, by name.
+// options lists values for query parameters, by name.
 var options = map[string][]string{
 	"pretty": {"true", "1", "x"}, "limit": {"1", "0", "-1", "9223372036854775807", "1e9"}, "resourceVersion": {"0", "1", "999999999999", "-1", "x"},
 	"resourceVersionMatch": {"Exact", "NotOlderThan", "x"}, "watch": {"true"}, "sendInitialEvents": {"true", "false"}, "allowWatchBookmarks": {"true"},
 	"timeoutSeconds": {"1", "0", "-1", "99999999999999"}, "dryRun": {"All", "x"}, "gracePeriodSeconds": {"0", "-1"},
 }
 
-// reading reads objects of a kind with options by chance, and now and then in the past.
+// reading reads objects of a kind with random options, sometimes at an earlier revision.
 func (g *generator) reading(c card) *request {
 	k := c.owner.kinds[0]
 	if !slices.Contains(k.verbs, "GET") {
@@ -650,7 +668,8 @@ func (g *generator) reading(c card) *request {
 	return q
 }
 
-// option is a value for a parameter; selectors and what is not in the table get one of a grammar.
+// option returns a value for a parameter. If the parameter is not in the table, the value is
+// generated.
 func (g *generator) option(name string) [2]string {
 	if values := options[name]; values != nil {
 		return [2]string{name, values[g.rng.IntN(len(values))]}
@@ -659,7 +678,7 @@ func (g *generator) option(name string) [2]string {
 	return [2]string{name, strings.TrimSuffix(strings.Repeat(unit, 1+g.rng.IntN(40_000/len(unit))), ",")}
 }
 
-// aside asks a path that is no resource.
+// aside requests a path that is not a resource.
 func (g *generator) aside(c card) *request {
 	paths := []string{"/version", "/metrics", "/openapi/v2", "/openapi/v3", "/openapi/v3/api/v1", "/api", "/apis", "/readyz?verbose", "/livez", "/debug/history", "/debug/deprecations", "/debug/ui/",
 		"/debug/ui/data", "/debug/api_priority_and_fairness/dump_requests", "/debug/api_priority_and_fairness/dump_queues", "/debug/api_priority_and_fairness/dump_priority_levels", "/at/1/version",
@@ -682,8 +701,8 @@ func (g *generator) aside(c card) *request {
 
 // ---- Crowds ----
 
-// crowd has many connections ask for one object that is as large as the server lets it become, and do something with the answer that
-// its server may not have reckoned with.
+// crowd returns a request for a very large object that many connections send at the same time. The
+// connections read the response slowly or not at all, or leave early.
 func (g *generator) crowd(c card) *request {
 	k := c.owner.kinds[0]
 	if !slices.Contains(k.verbs, "PATCH") || !slices.Contains(k.verbs, "GET") {
@@ -703,7 +722,8 @@ func (g *generator) crowd(c card) *request {
 	return q
 }
 
-// growth is a create and two patches, each as large as a body may be, that make one object of the three.
+// growth returns a POST and two patches that create a large object. Each body has nearly the
+// maximum size.
 func (g *generator) growth(k *kind) []*request {
 	var places []site
 	for _, at := range k.sites() {

@@ -1,18 +1,23 @@
-// Siege asks a server of its own for what nobody has thought of, and stops at nothing but a bound: a generator of hostile requests that
-// needs no list of attacks.
+// Siege starts a server and sends it generated hostile requests. It does not use a list of known
+// attacks, and it runs until the time limit is reached.
 //
 //	go run ./testdata/programs/siege                              # ten minutes on a server built from here
-//	go run ./testdata/programs/siege -seed 7 -only lists,numbers  # what that seed does, two families of it
+//	go run ./testdata/programs/siege -seed 7 -only lists,numbers  # two families of requests with seed 7
 //	go run ./testdata/programs/siege -replay finding-1.json       # one request, and what it costs
 //
-// The server's OpenAPI documents say which types there are and what is expected where (schema.go). A grammar puts in what a schema
-// does not forbid: numbers with exponents, elements that are all the same or in a bad order, depth times width, long texts (grammar.go). A
-// tenant with `edit` in one namespace sends it, a node, a stranger, or an administrator; crowds of connections ask for one large object and
-// do not read it, and requests take detours by other servers and names (clients.go). Four meters are watched (meters.go): processor time and memory against the bytes that were sent, stored and answered; how
-// long others wait; and whether the server ends, starts, and has kept everything (siege.go).
+// The types and the expected values are read from the OpenAPI documents of the server (schema.go).
+// A grammar inserts values that are not forbidden by the schema, e.g. numbers with exponents, equal
+// or badly ordered elements, values that are deep and wide, and long texts (grammar.go). The
+// requests are sent by a tenant with the role `edit`, a node, an anonymous client, or an
+// administrator. Crowds of connections request one large object and do not read it, and some
+// requests use proxies, aggregated servers and forged names (clients.go). The meters (meters.go)
+// check the CPU time and the memory in relation to the size of the request and the response, the
+// latency of other clients, and whether the server keeps running and does not lose data (siege.go).
 //
-// A request that trips a meter is tried again on a fresh server, made as small as it may be while it still does so (shrink.go), and printed as
-// a command and a file. Then the siege goes on with what is not of that kind. It ends with 1 if anything was found. The meters are Linux's.
+// A request that trips a meter is repeated on a fresh server, reduced to the smallest request that
+// still trips it (shrink.go), and printed as a command and a file. Then the siege continues and
+// skips requests of the same kind. The exit code is 1 if anything was found. The meters require
+// Linux.
 package main
 
 import (

@@ -1,6 +1,6 @@
 package main
 
-// This file makes one request, or has its crowd make it, and reads the meters meanwhile. What each meter allows stands in one place: judge.
+// This file sends the requests and reads the meters. All limits of the meters are checked in judge.
 
 import (
 	"bufio"
@@ -18,48 +18,54 @@ import (
 	"time"
 )
 
-// What a request may cost. The figures are several times what the server takes for what it is meant for, on a machine that does other things, too.
+// Limits for the cost of a request. They are several times the cost of ordinary requests, to allow
+// for a machine that also does other work.
 const (
-	cpuBase        = time.Second
-	cpuPerByte     = 4 * time.Microsecond // sent and read: a list of three megabytes has a million elements
+	cpuBase = time.Second
+	// bytes that were sent or read. A list of 3 MiB may have a million elements.
+	cpuPerByte     = 4 * time.Microsecond
 	cpuPerAnswered = time.Microsecond
-	memoryBase     = 192 << 20 // structs of 32 MiB for a body of empty elements, and their copies
-	memoryPerByte  = 100
-	answerBase     = 1 << 20
-	answerPerByte  = 16 // defaults, managedFields, and four times as much for indentation
-	crowdBase      = 64 << 20
-	perConnection  = 3 << 19 // what a connection of a crowd may hold, as a list does
-	crowdPerByte   = 4       // of what is stored: that is read once
+	// a body of empty elements may decode into 32 MiB of structs, which are also copied
+	memoryBase    = 192 << 20
+	memoryPerByte = 100
+	answerBase    = 1 << 20
+	// allows for defaults, managedFields, and indentation, which quadruples the size
+	answerPerByte = 16
+	crowdBase     = 64 << 20
+	perConnection = 3 << 19 // memory for each connection, including a part of a list
+	crowdPerByte  = 4       // for each stored byte, because the object is read only once
 
-	growthFrom  = 500 * time.Millisecond // of CPU: a request that takes as long is made again, half as large
-	growth      = 3                      // times as much CPU for twice the size is more than its bytes ask for
-	growthSlack = 250 * time.Millisecond // of CPU, for what else the process does
-	growthTries = 3                      // of both again, before it is a finding
+	// if a request uses more CPU time, it is repeated with half its size
+	growthFrom = 500 * time.Millisecond
+	// the maximum ratio of the CPU times for the whole and the half
+	growth      = 3
+	growthSlack = 250 * time.Millisecond // CPU time for the server's other work
+	growthTries = 3                      // number of repetitions before the request is reported
 
-	wallLimit   = 2 * time.Minute // the server's own deadline, and a busy machine
+	wallLimit   = 2 * time.Minute // the timeout of the server plus extra time for a busy machine
 	watchFor    = 1500 * time.Millisecond
 	crowdFor    = 8 * time.Second // after the last connection
-	answerLimit = 64 << 20        // more is not read
-	worthACrowd = 4 << 20         // bytes to answer
-	seldomRead  = 1 << 10         // bytes a second of a connection that trickles
+	answerLimit = 64 << 20        // the rest is not read
+	worthACrowd = 4 << 20         // minimum size of the response in bytes
+	seldomRead  = 1 << 10         // bytes per second that a trickling connection reads
 )
 
 var manners = []string{"never reads", "never reads", "trickles", "leaves"}
 
-// An outcome is what the meters showed.
+// An outcome holds the values of the meters after a request.
 type outcome struct {
 	code                   int
 	sent, stored, answered int64
 	cpu                    time.Duration
-	memory                 int64 // beyond what the process held before
-	ended                  bool  // the answer came to its end, or had none by nature
+	memory                 int64 // in addition to the memory used before
+	ended                  bool  // the response was complete, or the request was a watch
 	longest                time.Duration
 	beyond, refused        int
 	bound                  time.Duration
 	panics                 string
 	died                   bool
 	connections            int
-	answer                 string // its beginning
+	answer                 string // its first bytes
 }
 
 func (o outcome) String() string {
@@ -73,7 +79,7 @@ func (o outcome) cpuLimit() time.Duration {
 
 func (o outcome) answerLimit() int64 { return answerBase + answerPerByte*(o.sent+o.stored) }
 
-// judge tells which meters tripped, and why, the worst first.
+// judge returns the tripped meters with the reasons, the worst first.
 func (o outcome) judge() (tripped []trip) {
 	note := func(if_ bool, meter, format string, args ...any) {
 		if if_ {
@@ -96,7 +102,7 @@ func (o outcome) judge() (tripped []trip) {
 	return tripped
 }
 
-// try measures a request and judges it, also by what half of it costs.
+// try measures a request and judges it. It also compares an expensive request with its half.
 func (s *siege) try(ctx context.Context, q *request) (outcome, []trip) {
 	o := s.measure(ctx, q)
 	trips := o.judge()
@@ -114,8 +120,9 @@ func (s *siege) try(ctx context.Context, q *request) (outcome, []trip) {
 	return o, trips
 }
 
-// grows tells whether a request costs too much beside its half. A collection of garbage, or a processor that others use, falls upon one of the
-// two alone, so that the least of several measurements of each is compared.
+// grows reports whether the CPU time grows faster than the size of the request. It uses the minimum
+// of several measurements, because some of them may be affected by a garbage collection or another
+// process.
 func (s *siege) grows(ctx context.Context, q, less *request, o, half outcome) bool {
 	whole, part := o.cpu, half.cpu
 	for range growthTries {
@@ -127,10 +134,11 @@ func (s *siege) grows(ctx context.Context, q, less *request, o, half outcome) bo
 	return whole > growth*part+growthSlack
 }
 
-// A trip is a meter beyond what it allows.
+// A trip describes a meter that has exceeded its limit.
 type trip struct{ meter, why string }
 
-// measure makes the request once, with what has to be there before, and reads the meters.
+// measure sends the request and reads the meters. It first stores the objects that are needed by
+// the request.
 func (s *siege) measure(ctx context.Context, q *request) outcome {
 	for _, b := range q.Before {
 		s.send(ctx, b, nil)
@@ -143,7 +151,7 @@ func (s *siege) measure(ctx context.Context, q *request) outcome {
 	cpu := s.server.cpu()
 	memory, _ := s.server.memory()
 	switch {
-	case q.Connections > 0 && o.stored < worthACrowd: // it did not become large
+	case q.Connections > 0 && o.stored < worthACrowd: // the object did not become large
 		o.ended = true
 	case q.Connections > 0:
 		s.besiege(ctx, q, body, &o)
@@ -160,7 +168,7 @@ func (s *siege) measure(ctx context.Context, q *request) outcome {
 	return o
 }
 
-// single makes one request and cuts it off when it has cost too much.
+// single sends a request and cancels it if it becomes too expensive.
 func (s *siege) single(ctx context.Context, q *request, body []byte, cpu time.Duration, o *outcome) {
 	ctx, cancel := context.WithTimeout(ctx, wallLimit)
 	defer cancel()
@@ -188,7 +196,7 @@ func (s *siege) single(ctx context.Context, q *request, body []byte, cpu time.Du
 	}
 }
 
-// An answering is an answer on its way.
+// An answering is the state of a response while it is read.
 type answering struct {
 	bytes     atomic.Int64
 	code      int
@@ -196,7 +204,7 @@ type answering struct {
 	beginning string
 }
 
-// send makes a request and reads its answer away, noting in a, which may be nil, what comes.
+// send sends a request and discards the response. The progress is recorded in a unless it is nil.
 func (s *siege) send(ctx context.Context, q *request, a *answering) {
 	if a == nil {
 		a = &answering{}
@@ -242,7 +250,7 @@ func (s *siege) send(ctx context.Context, q *request, a *answering) {
 	}
 }
 
-// stored is how much there is to read at the request's path: the length of its plain answer.
+// stored returns the size of the object or list at the request's path as plain JSON.
 func (s *siege) stored(ctx context.Context, q *request) int64 {
 	if q.Method == "POST" {
 		return 0
@@ -254,7 +262,7 @@ func (s *siege) stored(ctx context.Context, q *request) int64 {
 		path = path[:at]
 	}
 	plain := &request{As: "administrator", Method: "GET", Path: path, Accept: "application/json"}
-	if strings.HasPrefix(path, "/debug/") { // what is asked for there is in the query
+	if strings.HasPrefix(path, "/debug/") { // for these paths the query selects the data
 		plain.Query = slices.DeleteFunc(slices.Clone(q.Query), func(p [2]string) bool { return p[0] == "pretty" })
 	}
 	a := &answering{}
@@ -264,7 +272,8 @@ func (s *siege) stored(ctx context.Context, q *request) int64 {
 
 // ---- Crowds ----
 
-// besiege has so many connections make the request, each in the crowd's manner, and holds them until somebody suffers or time is over.
+// besiege sends the request on q.Connections connections, each in the crowd's manner. The
+// connections stay open until a bystander is affected or the time limit is reached.
 func (s *siege) besiege(ctx context.Context, q *request, body []byte, o *outcome) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -287,7 +296,7 @@ func (s *siege) besiege(ctx context.Context, q *request, body []byte, o *outcome
 	o.ended, o.answered = true, answered.Load()
 }
 
-// join is one connection of a crowd. It returns how much it has read.
+// join is one connection of a crowd. It returns the number of bytes that were read.
 func (s *siege) join(ctx context.Context, q *request, body []byte) int64 {
 	conn, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", strings.TrimPrefix(s.server.url, "https://"))
 	if err != nil {
@@ -329,7 +338,7 @@ func trickle(ctx context.Context, from io.Reader) (n int64) {
 	return n
 }
 
-// worst is the first trip of the meter, or any if meter is empty.
+// worst returns the first trip of the meter, or the first of any meter if meter is empty.
 func worst(trips []trip, meter string) (trip, bool) {
 	for _, t := range trips {
 		if t.meter == cmp.Or(meter, t.meter) {

@@ -1,7 +1,7 @@
 package main
 
-// This file is the grammar's text: a document as a tree whose leaves say how often and in which order something comes, so that three
-// megabytes are a line to print, to repeat and to halve.
+// This file represents a document as a tree. The leaves contain a repetition count and an order.
+// This makes it possible to print, repeat and halve a document of 3 MiB.
 
 import (
 	"encoding/json"
@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// A node is one value of a document. Which fields count depends on the kind:
+// A node represents a single value in a document. The meaning of the fields depends on the kind:
 //
 //	object   Members
 //	list     Items
-//	text     Head, Text N times, Tail, in quotes
-//	literal  the same, as it is
-//	series   a list of N times Elem, numbered by Order in the member Key, or in the value itself where Key is empty
+//	text     Head, N times Text, Tail, in quotes
+//	literal  the same, without quotes
+//	series   a list of N times Elem, numbered by Order in the member Key, or in the value itself if Key is empty
 //	pairs    an object of N members with the value Elem; their names are Key and a number, by Order
-//	deep     Depth lists in each other, or objects whose only member is Key; Elem is innermost
-//	bytes    Data N times, not JSON: behind protobuf's envelope for the type of Head (apiVersion) and Tail (kind)
+//	deep     Depth nested lists, or nested objects whose only member is Key; Elem is innermost
+//	bytes    N times Data, not JSON, in protobuf's envelope for the type Head (apiVersion) and Tail (kind)
 type node struct {
 	Kind    string   `json:"kind"`
 	Members []member `json:"members,omitempty"`
@@ -34,7 +34,8 @@ type node struct {
 	Depth   int      `json:"depth,omitempty"`
 	Elem    *node    `json:"elem,omitempty"`
 	Data    []byte   `json:"data,omitempty"`
-	Tags    []string `json:"tags,omitempty"` // what the site and the choice are called; a finding is known by them
+	// names of the site and the choice; they identify a finding
+	Tags []string `json:"tags,omitempty"`
 }
 
 type member struct {
@@ -52,13 +53,14 @@ const (
 func text(s string) *node    { return &node{Kind: "text", Text: s, N: 1} }
 func literal(s string) *node { return &node{Kind: "literal", Text: s, N: 1} }
 
-// parsed is the tree of a JSON document, its members in the order of their names.
+// parsed returns the tree of a JSON document. Members are sorted by name.
 func parsed(document string) *node {
 	var v any
 	decoder := json.NewDecoder(strings.NewReader(document))
 	decoder.UseNumber()
 	if err := decoder.Decode(&v); err != nil {
-		panic(fmt.Sprintf("%s: %v", document, err)) // a table of this program is wrong
+		// one of the tables in this program is not valid
+		panic(fmt.Sprintf("%s: %v", document, err))
 	}
 	return treeOf(v)
 }
@@ -104,11 +106,11 @@ func (n *node) set(name string, value *node) {
 	n.Members = append(n.Members, member{name, value})
 }
 
-// clone is a copy that shares nothing.
+// clone returns a deep copy.
 func clone[T any](v *T) *T {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // a tree of strings and numbers
+		panic(err) // impossible for a tree of strings and numbers
 	}
 	c := new(T)
 	if err := json.Unmarshal(text, c); err != nil {
@@ -117,7 +119,7 @@ func clone[T any](v *T) *T {
 	return c
 }
 
-// bytes is the document.
+// bytes returns the document's text.
 func (n *node) bytes() []byte {
 	if n == nil {
 		return nil
@@ -128,7 +130,7 @@ func (n *node) bytes() []byte {
 	return n.append(nil, unnumbered)
 }
 
-// append renders n; a number that is not negative is put into it as an element of a series.
+// append renders n. If number is not negative, it is inserted, because n is an element of a series.
 func (n *node) append(to []byte, number int) []byte {
 	switch n.Kind {
 	case "object":
@@ -170,7 +172,7 @@ func (n *node) nested(to []byte) []byte {
 	return append(to, strings.Repeat(end, n.Depth)...)
 }
 
-// number is that of the i-th element, by the order.
+// number returns the number of the i-th element in the given order.
 func (n *node) number(i int) int {
 	switch n.Order {
 	case ascending:
@@ -211,7 +213,7 @@ func quoted(to []byte, s string) []byte {
 	return append(to, q...)
 }
 
-// nodes are n and all that is in it, outermost first.
+// nodes returns the node followed by all of its descendants. The outermost nodes come first.
 func (n *node) nodes() []*node {
 	if n == nil {
 		return nil
@@ -226,7 +228,7 @@ func (n *node) nodes() []*node {
 	return append(all, n.Elem.nodes()...)
 }
 
-// remove takes the members, items and elements out of which drop says so, whatever is in them.
+// remove removes all members, items and elements for which drop returns true.
 func (n *node) remove(drop func(*node) bool) {
 	n.Members = slices.DeleteFunc(n.Members, func(m member) bool { return drop(m.Value) })
 	n.Items = slices.DeleteFunc(n.Items, drop)
@@ -241,7 +243,8 @@ func (n *node) remove(drop func(*node) bool) {
 	}
 }
 
-// envelope is Kubernetes' protobuf around the bytes of an object: runtime.Unknown with its TypeMeta.
+// envelope returns the bytes of an object in Kubernetes' protobuf envelope, a runtime.Unknown with
+// its TypeMeta.
 func envelope(apiVersion, kind string, raw []byte) []byte {
 	field := func(number byte, value []byte) []byte {
 		return append(appendVarint([]byte{number<<3 | 2}, uint64(len(value))), value...)

@@ -1,6 +1,7 @@
 package main
 
-// This file is a hostile request as data: what shrinks, is printed as a command, and is read again by -replay.
+// This file describes a hostile request as data that can be shrunk, printed as a command, and read
+// again by -replay.
 
 import (
 	"bytes"
@@ -11,7 +12,8 @@ import (
 	"strings"
 )
 
-// A request is what is sent, what has to be stored before, and by how many connections of which manners.
+// A request describes the request and the number of connections. It may require other requests to
+// be sent first.
 type request struct {
 	As          string      `json:"as"` // one of personas
 	Method      string      `json:"method"`
@@ -19,15 +21,17 @@ type request struct {
 	Query       [][2]string `json:"query,omitempty"`
 	Accept      string      `json:"accept,omitempty"`
 	ContentType string      `json:"contentType,omitempty"`
-	Header      [][2]string `json:"header,omitempty"` // sent as they are written
+	Header      [][2]string `json:"header,omitempty"` // sent unchanged
 	Body        *node       `json:"body,omitempty"`
 	Before      []*request  `json:"before,omitempty"`
-	Connections int         `json:"connections,omitempty"` // 0: one request, which is read to its end
-	Manner      string      `json:"manner,omitempty"`      // of the connections: never reads, trickles, leaves
-	Tags        []string    `json:"tags,omitempty"`
+	// if zero, the request is sent once and the response is read completely
+	Connections int `json:"connections,omitempty"`
+	// how the connections behave: "never reads", "trickles" or "leaves"
+	Manner string   `json:"manner,omitempty"`
+	Tags   []string `json:"tags,omitempty"`
 }
 
-// The personas, those with the least rights first, and the tokens they show.
+// The personas, sorted by their rights. Their tokens have this prefix.
 var personas = []string{"stranger", "node", "tenant", "administrator"}
 
 const tokenPrefix = "siege-token-of-"
@@ -43,7 +47,7 @@ func (q *request) target() string {
 	return q.Path + "?" + strings.Join(query, "&")
 }
 
-// http is the request to the server at base.
+// http returns the request for the server at base.
 func (q *request) http(base string, body []byte) (*http.Request, error) {
 	r, err := http.NewRequest(q.Method, base+q.target(), bytes.NewReader(body))
 	if err != nil {
@@ -63,12 +67,12 @@ func (q *request) http(base string, body []byte) (*http.Request, error) {
 	return r, nil
 }
 
-// endless is whether the answer may go on for ever by its nature.
+// endless reports whether the response is a stream without an end.
 func (q *request) endless() bool {
 	return slices.ContainsFunc(q.Query, func(p [2]string) bool { return p[0] == "watch" || p[0] == "follow" }) || strings.Contains(q.Path, "/watch/")
 }
 
-// features are all tags: those of the request, its options and whatever is in the body.
+// features returns the tags of the request, the options and the body.
 func (q *request) features() []string {
 	all := slices.Clone(q.Tags)
 	for _, p := range q.Query {
@@ -93,7 +97,7 @@ func (q *request) features() []string {
 	return slices.Compact(all)
 }
 
-// curl is the command that sends the request, its body from a file.
+// curl returns the command that sends the request with a body from a file.
 func (q *request) curl(file string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "curl -sk -o /dev/null -w '%%{http_code} %%{size_download} bytes\\n' -X %s", q.Method)

@@ -1,7 +1,8 @@
 package main
 
-// This file learns from the server's OpenAPI documents which types there are, where their objects live, what may be done to them, and at
-// which places of a document a value of which sort is expected. Nothing here knows a type by its name; valid.go does.
+// This file reads the OpenAPI documents of the server. They contain the types, the paths, the
+// supported methods, and the values that are expected in an object. Only valid.go depends on the
+// names of the types.
 
 import (
 	"cmp"
@@ -13,7 +14,7 @@ import (
 	"strings"
 )
 
-// A schema is what of an OpenAPI schema matters here.
+// A schema contains the used fields of an OpenAPI schema.
 type schema struct {
 	Ref         string             `json:"$ref"`
 	AllOf       []*schema          `json:"allOf"`
@@ -28,7 +29,7 @@ type schema struct {
 	Values      json.RawMessage    `json:"additionalProperties"` // a schema or a boolean
 	Free        bool               `json:"x-kubernetes-preserve-unknown-fields"`
 	IntOrString bool               `json:"x-kubernetes-int-or-string"`
-	name        string             // of the type, the end of its reference
+	name        string             // name of the type, which is the last part of the reference
 }
 
 // A document is an OpenAPI v3 document of one group version.
@@ -46,23 +47,24 @@ type operation struct {
 	Action string                                `json:"x-kubernetes-action"`
 }
 
-// A kind is a type as the server serves it at one place.
+// A kind is a type that is served at a given path.
 type kind struct {
 	apiVersion, name string
-	collection       string   // the path to POST to, with namespace and parent's name filled in
-	verbs            []string // HTTP's methods for one object
-	parameters       []string // of the collection and its objects
-	subresources     []string
-	schema           *schema
-	schemas          map[string]*schema // of the document
+	// the path for POST, with the namespace and the parent's name filled in
+	collection   string
+	verbs        []string // HTTP methods for one object
+	parameters   []string // of the collection and its objects
+	subresources []string
+	schema       *schema
+	schemas      map[string]*schema // of the document
 }
 
-// A site is a place in a document of a kind.
+// A site is a place in an object.
 type site struct {
-	owner  string   // the type whose member it is
-	field  string   // its name
-	path   []string // from the root; "0" is an element of a list
-	sort   string   // what is expected there: text, number ..., list, map, free
+	owner  string   // the type that has the member
+	field  string   // the member's name
+	path   []string // path from the root. "0" is the element of a list.
+	sort   string   // the expected value: text, number ..., list, map, free
 	schema *schema
 }
 
@@ -71,7 +73,7 @@ func (s site) tag() string { return "at " + s.owner + "." + s.field }
 var quotedValue = regexp.MustCompile(`(?:values?|possible)[^.]*?["'` + "`" + `](\w+)["'` + "`" + `]`)
 var quotedPrefix = regexp.MustCompile(`'(\w:)<`)
 
-// kindsOf are the kinds of a document that can be created.
+// kindsOf returns the kinds of a document that can be created.
 func kindsOf(d *document, fill func(path string) string) []*kind {
 	var kinds []*kind
 	for _, path := range slices.Sorted(maps.Keys(d.Paths)) {
@@ -96,7 +98,7 @@ func operationOf(d *document, path, method string) (o operation, ok bool) {
 	return o, ok && json.Unmarshal(raw, &o) == nil
 }
 
-// learnPlaces notes what can be done at the kind's paths.
+// learnPlaces records the methods of the kind's paths.
 func (k *kind) learnPlaces(d *document, collection string) {
 	item := collection + "/{name}"
 	for path, methods := range d.Paths {
@@ -128,7 +130,7 @@ func (k *kind) learnPlaces(d *document, collection string) {
 	slices.Sort(k.subresources)
 }
 
-// resolve follows references and allOf of one.
+// resolve follows references. It also resolves allOf if it contains a single schema.
 func (k *kind) resolve(s *schema) *schema {
 	for range 8 {
 		switch {
@@ -149,7 +151,7 @@ func (k *kind) resolve(s *schema) *schema {
 	return s
 }
 
-// values is the schema of an object's values, nil if they have none.
+// values returns the schema of the object's values. It returns nil if the object has no values.
 func (k *kind) values(s *schema) *schema {
 	var v schema
 	if len(s.Values) == 0 || s.Values[0] != '{' || json.Unmarshal(s.Values, &v) != nil {
@@ -158,7 +160,7 @@ func (k *kind) values(s *schema) *schema {
 	return k.resolve(&v)
 }
 
-// sortOf says what is expected at a place.
+// sortOf returns the sort of value that is expected by the schema.
 func (k *kind) sortOf(s *schema) string {
 	switch {
 	case s.IntOrString || len(s.OneOf) > 0:
@@ -168,7 +170,7 @@ func (k *kind) sortOf(s *schema) string {
 	case s.Type == "integer" || s.Type == "number":
 		return "number " + cmp.Or(s.Format, s.Type)
 	case s.Type == "string" && s.Format != "" && s.Format != "byte":
-		return "number " + s.Format // times and durations are numbers in words
+		return "number " + s.Format // the texts of times and durations contain numbers
 	case s.Type == "string":
 		return "text"
 	case s.Type == "boolean":
@@ -184,7 +186,8 @@ func (k *kind) sortOf(s *schema) string {
 	return "object"
 }
 
-// sites are the places in documents of a kind, each type that comes along at its first place only.
+// sites returns all places in the objects of a kind. If a type is used several times, only its
+// first place is returned.
 func (k *kind) sites() []site {
 	var all []site
 	seen := map[*schema]bool{}
@@ -210,7 +213,8 @@ func (k *kind) sites() []site {
 	return all
 }
 
-// inside goes on below a site: into an object, a list's elements, a map's values. Values that are numbers are a site themselves.
+// inside walks the members of an object, list or map. If the values of a map are numbers, a
+// separate site is returned for them.
 func (k *kind) inside(at site, walk func(*schema, string, []string)) []site {
 	switch at.sort {
 	case "object", "free":
@@ -227,7 +231,7 @@ func (k *kind) inside(at site, walk func(*schema, string, []string)) []site {
 	return nil
 }
 
-// valid is a value that the schema allows and a reader of its description would give.
+// valid returns a value that the schema and its description allow.
 func (k *kind) valid(s *schema, name string) *node {
 	if len(s.Enum) > 0 {
 		return treeOf(s.Enum[0])
@@ -267,7 +271,7 @@ func (k *kind) valid(s *schema, name string) *node {
 	}
 }
 
-// complete gives an object all members that are texts, numbers and booleans, the latter true.
+// complete adds the missing members if they are texts, numbers or booleans. Booleans are true.
 func (k *kind) complete(o *node, s *schema) {
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		of := k.resolve(s.Properties[name])
@@ -277,7 +281,8 @@ func (k *kind) complete(o *node, s *schema) {
 	}
 }
 
-// prefixes are what names of a free object's members begin with, as its description says, or nothing.
+// prefixes returns the prefixes for the names of members that are listed in the description,
+// followed by an empty prefix.
 func prefixes(s *schema) []string {
 	var all []string
 	for _, m := range quotedPrefix.FindAllStringSubmatch(s.Description, -1) {
@@ -286,7 +291,7 @@ func prefixes(s *schema) []string {
 	return append(all, "")
 }
 
-// put places a value at a path of a document of this kind, with valid surroundings.
+// put inserts a value at a path of a document of this kind and adds the missing parents.
 func (k *kind) put(o *node, path []string, value *node) error {
 	s := k.schema
 	for i, name := range path {
@@ -317,7 +322,8 @@ func (k *kind) put(o *node, path []string, value *node) error {
 	return nil
 }
 
-// surroundings are valid, with all of the members that a reader of the descriptions can guess.
+// surroundings returns a valid value. It includes the members whose possible values are listed in
+// the description.
 func (k *kind) surroundings(s *schema, name string) *node {
 	v := k.valid(s, name)
 	if v.Kind == "list" && len(v.Items) > 0 && v.Items[0].Kind == "object" {

@@ -1,7 +1,7 @@
 package main
 
-// This file runs the server under siege: it starts it as an operator who expects attacks would, furnishes it, reads the meters of its
-// process, and ends it.
+// This file runs the server under siege. It starts the server with secure settings, creates the
+// initial objects, reads the meters of the process, and stops the server.
 
 import (
 	"bytes"
@@ -33,20 +33,22 @@ import (
 )
 
 const (
-	namespace  = "siege-a" // where the tenant may edit
-	otherPlace = "siege-b" // the bystander's
+	namespace  = "siege-a" // the tenant may edit this namespace
+	otherPlace = "siege-b" // the bystander's namespace
 	startLimit = 90 * time.Second
-	stopLimit  = 45 * time.Second // after SIGTERM: the server's own bound and a busy machine
-	tick       = 10 * time.Millisecond
+	// timeout after SIGTERM: the limit of the server plus extra time for a busy machine
+	stopLimit = 45 * time.Second
+	tick      = 10 * time.Millisecond
 )
 
-// A server is one process and its data file.
+// A server is a running process with its data file.
 type server struct {
 	dir, url string
 	process  *exec.Cmd
-	ended    chan struct{} // closed once the process is gone, whose state is then in process
-	roots    *x509.CertPool
-	clients  map[string]*http.Client // by persona: nobody shares a connection
+	// closed when the process has ended. Its state can then be read from process.
+	ended   chan struct{}
+	roots   *x509.CertPool
+	clients map[string]*http.Client // clients by persona. They do not share connections.
 }
 
 // start runs the binary on the data in dir, which may be new.
@@ -76,7 +78,7 @@ func start(ctx context.Context, binary, dir string) (*server, error) {
 	return s, s.await(ctx, kubeconfig)
 }
 
-// await waits until the server serves, and makes the clients.
+// await waits until the server is ready and then creates the clients.
 func (s *server) await(ctx context.Context, kubeconfig string) error {
 	for deadline := time.Now().Add(startLimit); time.Now().Before(deadline) && ctx.Err() == nil && s.alive(); time.Sleep(tick) {
 		text, _ := os.ReadFile(kubeconfig)
@@ -115,9 +117,9 @@ func (s *server) alive() bool {
 	}
 }
 
-// kill ends the server at once.
+// kill ends the server immediately.
 func (s *server) kill() {
-	_ = s.process.Process.Kill() // nothing to a process that has ended
+	_ = s.process.Process.Kill() // has no effect if the process has ended
 	<-s.ended
 	s.hangUp()
 }
@@ -128,7 +130,7 @@ func (s *server) hangUp() {
 	}
 }
 
-// stop ends the server politely, and tells what was not as it should be.
+// stop ends the server by SIGTERM. It returns an error if the server does not stop correctly.
 func (s *server) stop() error {
 	s.hangUp()
 	if err := s.process.Process.Signal(syscall.SIGTERM); err != nil {
@@ -146,7 +148,7 @@ func (s *server) stop() error {
 	return nil
 }
 
-// check has `apilet check` look at the data file of a server that has ended.
+// check runs `apilet check` on the data file of a server that has ended.
 func (s *server) check(binary string) error {
 	if out, err := exec.Command(binary, "check", "--data", s.data()).CombinedOutput(); err != nil {
 		return fmt.Errorf("apilet check: %w\n%.2000s", err, out)
@@ -161,7 +163,7 @@ func (s *server) logEnd() string {
 
 var stack = regexp.MustCompile(`(?i)panic|goroutine \d+ \[|fatal error|runtime error`)
 
-// panics returns what the log has of panics behind the offset, and where the log ends.
+// panics returns the panics in the log after the offset, and the new end of the log.
 func (s *server) panics(offset int64) (string, int64) {
 	file, err := os.Open(filepath.Join(s.dir, "log"))
 	if err != nil {
@@ -180,7 +182,7 @@ func (s *server) panics(offset int64) (string, int64) {
 
 // ---- Meters ----
 
-// cpu is the processor time that the process has used, in ticks of 1/100 s as on every Linux.
+// cpu returns the processor time that the process has used. Linux counts it in units of 1/100 s.
 func (s *server) cpu() time.Duration {
 	stat, _ := os.ReadFile(s.proc("stat"))
 	_, rest, _ := strings.Cut(string(stat), ") ")
@@ -198,7 +200,7 @@ var (
 	peak     = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
 )
 
-// memory is what the process holds and has held at most since forgetPeak, in bytes.
+// memory returns the current memory of the process and its maximum since forgetPeak, in bytes.
 func (s *server) memory() (now, most int64) {
 	status, _ := os.ReadFile(s.proc("status"))
 	return kilobytes(resident, status), kilobytes(peak, status)
@@ -213,10 +215,10 @@ func kilobytes(pattern *regexp.Regexp, text []byte) int64 {
 	return n << 10
 }
 
-// forgetPeak sets the most to what there is now.
+// forgetPeak resets the maximum to the current memory.
 func (s *server) forgetPeak() { _ = os.WriteFile(s.proc("clear_refs"), []byte("5"), 0) }
 
-// ---- Furniture ----
+// ---- Initial objects ----
 
 const definition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"blobs.siege.example"},"spec":{"group":"siege.example","scope":"Namespaced",
 "names":{"plural":"blobs","singular":"blob","kind":"Blob","listKind":"BlobList"},"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},
@@ -227,7 +229,8 @@ const definition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResour
 "set":{"type":"array","x-kubernetes-list-type":"set","items":{"type":"string"}},"parts":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["name"],
 "items":{"type":"object","required":["name"],"properties":{"name":{"type":"string"},"size":{"type":"integer"}}}}}}}}}}]}}`
 
-// furniture is what is made as the administrator before the siege, and after each restart that loses the data.
+// furniture contains the objects that are created by the administrator whenever the server is
+// started without data.
 var furniture = [][2]string{
 	{"/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"` + namespace + `","labels":{"pod-security.kubernetes.io/warn":"restricted"}}}`},
 	{"/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"` + otherPlace + `"}}`},
@@ -276,7 +279,7 @@ func (s *server) furnish() error {
 	return errors.New("the custom resource is not served to the tenant")
 }
 
-// ask makes a plain request in JSON.
+// ask sends a plain request in JSON.
 func (s *server) ask(persona, method, path string, body []byte) (int, []byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
@@ -294,7 +297,7 @@ func (s *server) ask(persona, method, path string, body []byte) (int, []byte, er
 	return response.StatusCode, answer, err
 }
 
-// documents are the OpenAPI documents of all group versions.
+// documents returns the OpenAPI documents of all group versions.
 func (s *server) documents() ([]*document, error) {
 	_, index, err := s.ask("administrator", "GET", "/openapi/v3", nil)
 	if err != nil {
@@ -309,7 +312,7 @@ func (s *server) documents() ([]*document, error) {
 	var all []*document
 	for _, path := range slices.Sorted(maps.Keys(paths.Paths)) {
 		entry := paths.Paths[path]
-		if !strings.Contains(path, "/v") { // lists of versions have no types
+		if !strings.Contains(path, "/v") { // lists of versions define no types
 			continue
 		}
 		_, text, err := s.ask("administrator", "GET", entry.ServerRelativeURL, nil)
@@ -322,7 +325,7 @@ func (s *server) documents() ([]*document, error) {
 	return all, nil
 }
 
-// signingRequest is a certificate request as a CertificateSigningRequest wants it.
+// signingRequest returns a certificate request for a CertificateSigningRequest.
 var signingRequest = sync.OnceValue(func() string {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -1,13 +1,15 @@
 package main
 
-// This file makes a request that trips a meter small: it halves and drops for as long as the meter still trips.
+// This file shrinks a request that trips a meter. It removes parts of the request if the meter
+// still trips without them.
 
 import (
 	"slices"
 )
 
-// shrink returns the smallest request that it finds for which trips holds, which it does for q. Trips is asked until it answers with false
-// to all reductions, or more says that time is over.
+// shrink returns the smallest request that it finds for which trips returns true; for q it must. It
+// stops when trips returns false for all reductions, or when more returns false because the time is
+// over.
 func shrink(q *request, trips func(*request) bool, more func() bool) *request {
 	for again := true; again; {
 		again = false
@@ -24,7 +26,7 @@ func shrink(q *request, trips func(*request) bool, more func() bool) *request {
 	return q
 }
 
-// reductions are requests that are a little less than q, those first that save most.
+// reductions returns requests that are slightly smaller than q. The largest reductions come first.
 func reductions(q *request) []*request {
 	var all []*request
 	propose := func(reduce func(*request)) {
@@ -32,12 +34,12 @@ func reductions(q *request) []*request {
 		reduce(c)
 		all = append(all, c)
 	}
-	for i := range q.marked() { // one suspicious place alone
+	for i := range q.marked() { // only one of the generated nodes
 		if len(q.marked()) > 1 {
 			propose(func(c *request) { c.keepOnly(i) })
 		}
 	}
-	for i := range q.marked() { // or all but one, where it takes two
+	for i := range q.marked() { // remove only one of them, because the cause may need two
 		if len(q.marked()) > 2 {
 			propose(func(c *request) { c.without(c.marked()[i]) })
 		}
@@ -65,7 +67,7 @@ func reductions(q *request) []*request {
 	return all
 }
 
-// trees are the nodes of the body and of what is stored before.
+// trees returns all nodes of the request and of the requests in Before.
 func (q *request) trees() []*node {
 	all := q.Body.nodes()
 	for _, b := range q.Before {
@@ -74,12 +76,13 @@ func (q *request) trees() []*node {
 	return all
 }
 
-// marked are the nodes that the grammar has put in.
+// marked returns the nodes that were inserted by the grammar.
 func (q *request) marked() []*node {
 	return slices.DeleteFunc(q.trees(), func(n *node) bool { return len(n.Tags) == 0 })
 }
 
-// halve makes what the grammar has put in half as long, or half as deep where nothing is long, and says whether there was anything.
+// halve reduces the length of the generated nodes to half. If they are not long, it reduces their
+// depth. It reports whether it changed anything.
 func (q *request) halve() (less bool) {
 	for _, of := range []func(*node) *int{func(n *node) *int { return &n.N }, func(n *node) *int { return &n.Depth }} {
 		for _, n := range q.Body.nodes() {
@@ -95,7 +98,7 @@ func (q *request) halve() (less bool) {
 	return less
 }
 
-// keepOnly removes all marked nodes but one, and without that one.
+// keepOnly removes all marked nodes except for one; without removes a single node.
 func (q *request) keepOnly(i int) {
 	marked := q.marked()
 	q.remove(func(n *node) bool {
@@ -114,7 +117,7 @@ func (q *request) remove(drop func(*node) bool) {
 	}
 }
 
-// reductionsOf are what makes one node less: half of its number, half of its depth, one member fewer.
+// reductionsOf returns functions that make a node smaller.
 func reductionsOf(n *node) []func(*node) {
 	var all []func(*node)
 	if n.N > 1 {

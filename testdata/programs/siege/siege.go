@@ -1,7 +1,8 @@
 package main
 
-// This file is the siege: it deals requests, a family after the other by the time that each has had, pursues what trips a meter, and now and
-// then kills the server and looks whether all is still there.
+// This file is the main loop of the siege. The next family is selected by the time that was used
+// for each family. It pursues requests that trip a meter. From time to time it kills the server and
+// checks that no data is lost.
 
 import (
 	"context"
@@ -19,12 +20,12 @@ import (
 )
 
 const (
-	pursuit   = 25 * time.Second // at most, for making one finding small
+	pursuit   = 25 * time.Second // the maximum time for shrinking one finding
 	killAfter = 100 * time.Second
-	manyBytes = 400 << 20 // of data or memory: time for a fresh server
+	manyBytes = 400 << 20 // start a fresh server if data or memory exceed this size
 )
 
-// A siege is a run of the program.
+// A siege is the state of a run of the program.
 type siege struct {
 	out   io.Writer
 	dir   string
@@ -32,9 +33,9 @@ type siege struct {
 
 	server  *server
 	by      *bystanders
-	behind  *httptest.Server   // serves an API group of the server's
-	leave   context.CancelFunc // ends the bystanders
-	servers int                // servers so far that began without data
+	behind  *httptest.Server   // serves an aggregated API group
+	leave   context.CancelFunc // stops the bystanders
+	servers int                // number of servers started without data
 	logSeen int64
 	kinds   []*kind
 	gen     *generator
@@ -43,12 +44,12 @@ type siege struct {
 	asked    int
 	skipped  int
 	accepted int
-	pursued  time.Duration // of the time of this step: that is no family's
+	pursued  time.Duration // part of this step that is not added to the time of the family
 	findings []finding
-	faults   []string // sorts of 500 that were told
+	faults   []string // already reported sorts of 500 responses
 }
 
-// A finding is a request that trips a meter, as small as it could be made.
+// A finding is a request that trips a meter, after shrinking.
 type finding struct {
 	trip
 	request *request
@@ -70,7 +71,7 @@ func (s *siege) lay(ctx context.Context) error {
 		s.step(ctx)
 	}
 	ending := context.WithoutCancel(ctx)
-	if !s.server.alive() { // time was over while it was started anew
+	if !s.server.alive() { // the time ended during a restart
 		if err := s.fresh(ending); err != nil {
 			return err
 		}
@@ -83,7 +84,7 @@ func (s *siege) lay(ctx context.Context) error {
 	return nil
 }
 
-// step is one request.
+// step generates and sends one request.
 func (s *siege) step(ctx context.Context) {
 	family := s.turn()
 	began := time.Now()
@@ -119,13 +120,15 @@ func (s *siege) step(ctx context.Context) {
 			s.pursue(ctx, q, t.meter)
 		}
 		if q.Connections == 0 {
-			break // the others follow from the worst
+			// other trips are usually caused by the worst one
+			break
 		}
 	}
 	s.calm(ctx, o)
 }
 
-// tellFaults prints the first request of each sort that is answered with 500. Kubernetes' libraries do so at times: it is no finding.
+// tellFaults prints responses with status 500 unless a similar one was already printed. They are
+// not reported as findings because some of them are caused by the libraries of Kubernetes.
 func (s *siege) tellFaults(q *request, o outcome) {
 	if o.code != http.StatusInternalServerError {
 		return
@@ -138,7 +141,7 @@ func (s *siege) tellFaults(q *request, o outcome) {
 	}
 }
 
-// turn is the family that has had the least of its share of the time.
+// turn returns the family that has used the smallest part of its share of the time.
 func (s *siege) turn() string {
 	best := ""
 	for _, family := range families {
@@ -152,7 +155,8 @@ func (s *siege) turn() string {
 	return best
 }
 
-// known is whether a finding has nothing that q does not have. Of crowds each meter counts by itself, for the one hides the other.
+// known reports whether all features of an earlier finding occur in q. The meters are compared
+// separately for a crowd, because a problem may hide another one.
 func (s *siege) known(q *request, meter string) bool {
 	features, meters := q.features(), map[string]bool{}
 	for _, f := range s.findings {
@@ -168,7 +172,8 @@ func (s *siege) known(q *request, meter string) bool {
 	return meters["bystander"] && meters["memory"]
 }
 
-// calm brings the server back to where a request can be measured: a fresh one where this one still works at what it was asked, or holds much.
+// calm prepares the server for the next measurement. It starts a fresh one if this one is still
+// busy with the request or holds too much memory or data.
 func (s *siege) calm(ctx context.Context, o outcome) {
 	if ctx.Err() != nil {
 		return
@@ -186,11 +191,12 @@ func (s *siege) calm(ctx context.Context, o outcome) {
 	}
 }
 
-// pursue makes sure that q trips the meter, makes it small, and reports it.
+// pursue shrinks and reports the request if the meter trips again.
 func (s *siege) pursue(ctx context.Context, q *request, meter string) {
 	var last trip
 	trips := func(q *request) bool {
-		stale := q.Connections > 0 || len(q.Before) > 0 || q.Method == "GET" // the last crowd may still hold what it held, and what was stored before is still there
+		// A previous crowd may still hold memory, and previously stored objects still exist.
+		stale := q.Connections > 0 || len(q.Before) > 0 || q.Method == "GET"
 		if stale && s.fresh(ctx) != nil {
 			return false
 		}
@@ -218,7 +224,7 @@ func (s *siege) pursue(ctx context.Context, q *request, meter string) {
 	s.report(finding{last, q, at})
 }
 
-// report prints a finding and leaves it in files.
+// report prints a finding and writes it to files.
 func (s *siege) report(f finding) {
 	s.findings = append(s.findings, f)
 	name := filepath.Join(*found, fmt.Sprint("finding-", len(s.findings)))
@@ -241,7 +247,7 @@ func (s *siege) report(f finding) {
 
 // ---- Servers ----
 
-// fresh ends the server, if there is one, and starts one without data.
+// fresh stops the server, if one is running, and starts one without data.
 func (s *siege) fresh(ctx context.Context) error {
 	if s.server != nil {
 		s.leave()
@@ -279,7 +285,7 @@ func (s *siege) serve(ctx context.Context, dir string) (err error) {
 	return err
 }
 
-// learn reads the server's types, the first time, and stores an object of each.
+// learn reads the types of the server on the first call. It also stores an object of each type.
 func (s *siege) learn(ctx context.Context) error {
 	if s.kinds == nil {
 		kinds, err := kindsOn(s.server)
@@ -311,14 +317,14 @@ func (s *siege) learn(ctx context.Context) error {
 	if s.gen == nil {
 		s.gen = newGenerator(*seed, s.kinds, tenants, recorded)
 	}
-	s.gen.recorded = recorded // with the resource versions of this server
+	s.gen.recorded = recorded // has the resource versions of this server
 	watching, leave := context.WithCancel(ctx)
 	s.leave = leave
 	s.by = watchBystanders(watching, s.server)
 	return nil
 }
 
-// kindsOn are the types that the server says it has.
+// kindsOn returns the types that the server lists.
 func kindsOn(s *server) ([]*kind, error) {
 	documents, err := s.documents()
 	var kinds []*kind
@@ -330,7 +336,7 @@ func kindsOn(s *server) ([]*kind, error) {
 	return kinds, err
 }
 
-// inProtobuf is the stored object of a kind in that form, nil if there is none.
+// inProtobuf returns a stored object of the kind in protobuf. It returns nil if no object exists.
 func (s *siege) inProtobuf(ctx context.Context, k *kind) []byte {
 	q := request{As: "administrator", Method: "GET", Path: k.collection + "/siege", Accept: "application/vnd.kubernetes.protobuf"}
 	r, err := q.http(s.server.url, nil)
@@ -349,7 +355,7 @@ func (s *siege) inProtobuf(ctx context.Context, k *kind) []byte {
 	return answer
 }
 
-// unplug kills the server while it writes.
+// unplug kills the server during a write.
 func (s *siege) unplug(ctx context.Context) {
 	s.restart(ctx, func() error { s.server.kill(); return nil })
 	if ctx.Err() == nil {
@@ -357,7 +363,8 @@ func (s *siege) unplug(ctx context.Context) {
 	}
 }
 
-// restart ends the server in the given way while somebody writes, checks its file, starts it on that, and looks for what was acknowledged.
+// restart ends the server by calling end while a client writes. It then checks the data file,
+// restarts the server, and checks that all acknowledged objects exist.
 func (s *siege) restart(ctx context.Context, end func() error) {
 	written := make(chan []string, 1)
 	writing, enough := context.WithCancel(ctx)
@@ -387,7 +394,8 @@ func (s *siege) restart(ctx context.Context, end func() error) {
 	}
 }
 
-// write makes ConfigMaps until the server is gone, and returns the names of those that were acknowledged.
+// write creates ConfigMaps until the server has ended. It returns the names of all ConfigMaps that
+// were acknowledged.
 func (s *siege) write(ctx context.Context) (names []string) {
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprint("kept-", s.servers, "-", i)

@@ -1,6 +1,7 @@
 package main
 
-// This file shows that the siege's generator makes what it should, on a real server's types, and that what it finds becomes small.
+// This file tests the siege's generator with the types of a real server, and the shrinking of
+// findings.
 
 import (
 	"bytes"
@@ -17,7 +18,7 @@ import (
 	"time"
 )
 
-// besieged is a siege whose server runs, with an object of each kind.
+// besieged returns a siege with a running server that stores an object of each kind.
 func besieged(t *testing.T) *siege {
 	if runtime.GOOS == "windows" {
 		t.Skip("the server is ended by signals")
@@ -36,7 +37,8 @@ func besieged(t *testing.T) *siege {
 	return s
 }
 
-// TestGrammarFitsTheServer: nine of ten base objects are accepted, all families make requests, and the seed decides about all of them.
+// TestGrammarFitsTheServer checks that the server accepts nine of ten base objects, that all
+// families generate requests, and that they depend only on the seed.
 func TestGrammarFitsTheServer(t *testing.T) {
 	s := besieged(t)
 	accepted := 0
@@ -79,7 +81,8 @@ func TestGrammarFitsTheServer(t *testing.T) {
 	}
 }
 
-// bottomless is whether Go's own parser refuses the body for its depth, or for numbers that are no text.
+// bottomless reports whether encoding/json rejects the body because of its depth, or because of
+// numbers that are not valid.
 func bottomless(q *request) bool {
 	return slices.ContainsFunc(q.Body.nodes(), func(n *node) bool { return n.Depth > 8000 || n.Kind == "literal" && n.Tail != "" })
 }
@@ -115,7 +118,8 @@ func TestNodesRender(t *testing.T) {
 	}
 }
 
-// TestShrinkingKeepsTheCause: of a large request with a cause that is one part of it, that part stays, as small as it may be.
+// TestShrinkingKeepsTheCause checks that everything is removed from a large request except for the
+// part that is the cause.
 func TestShrinkingKeepsTheCause(t *testing.T) {
 	ports := &node{Kind: "series", Order: equal, Elem: literal("80"), N: 20_000, Tags: []string{"at C.ports"}}
 	body := parsed(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"},"spec":{"other":{"a":"b"},"more":"x"}}`)
@@ -149,7 +153,7 @@ func TestShrinkingKeepsTheCause(t *testing.T) {
 	}
 }
 
-// TestMetersTrip: each meter by itself.
+// TestMetersTrip checks each meter.
 func TestMetersTrip(t *testing.T) {
 	fine := outcome{code: 200, sent: 1 << 20, stored: 1 << 20, answered: 2 << 20, cpu: time.Second, memory: 64 << 20, ended: true, bound: time.Second}
 	if trips := fine.judge(); len(trips) > 0 {
@@ -172,7 +176,8 @@ func TestMetersTrip(t *testing.T) {
 	}
 }
 
-// TestAFindingIsMetOnce: a request with everything that a finding has is not made again, and others are.
+// TestAFindingIsMetOnce checks that requests are skipped if they have all features of a previous
+// finding.
 func TestAFindingIsMetOnce(t *testing.T) {
 	of := func(tags ...string) *request { return &request{Method: "POST", Tags: tags} }
 	s := &siege{findings: []finding{{trip{"cpu", ""}, of("lists", "equal", "at C.ports"), 0}}}
@@ -189,7 +194,7 @@ func TestAFindingIsMetOnce(t *testing.T) {
 	}
 }
 
-// TestQuantitiesAreKnownByTheirSchema: no list of fields names them.
+// TestQuantitiesAreKnownByTheirSchema checks that quantities are detected by their schema.
 func TestQuantitiesAreKnownByTheirSchema(t *testing.T) {
 	d := new(document)
 	err := json.Unmarshal([]byte(`{"paths":{"/t":{"post":{"requestBody":{"content":{"*/*":{"schema":{"$ref":"#/components/schemas/a.T"}}}},"x-kubernetes-group-version-kind":{"version":"v1","kind":"T"}}}},
@@ -214,7 +219,8 @@ func TestQuantitiesAreKnownByTheirSchema(t *testing.T) {
 	}
 }
 
-// TestDetours: the family makes requests of each production, and the server behind answers.
+// TestDetours checks that the family generates requests of each production and that the aggregated
+// server receives them.
 func TestDetours(t *testing.T) {
 	s := besieged(t)
 	made := map[string]bool{}

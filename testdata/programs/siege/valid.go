@@ -1,7 +1,8 @@
 package main
 
-// This file has what a schema does not say and validation asks for: the least that makes an object of a type valid. A type that is not here
-// is filled by its schema alone.
+// This file contains the members that validation requires and the schema does not mention. Each
+// entry contains only the members that are required for a valid object. For other types, the schema
+// is sufficient.
 
 import (
 	"slices"
@@ -19,7 +20,8 @@ const (
 	onlyNone = `"matchResources":{"namespaceSelector":{"matchLabels":{"no":"where"}}}`
 )
 
-// needs are the members beside apiVersion, kind and metadata, by kind; an entry for "group/version Kind" goes before one for "Kind".
+// needs contains the required members other than apiVersion, kind and metadata, by kind. An entry
+// for "group/version Kind" takes precedence over an entry for "Kind".
 var needs = map[string]string{
 	"Binding":                          `{"target":{"kind":"Node","name":"n1"}}`,
 	"Endpoints":                        `{"subsets":[{"addresses":[{"ip":"10.1.2.3"}],"ports":[{"port":80}]}]}`,
@@ -80,7 +82,8 @@ var needs = map[string]string{
 	"Lease":                      `{"spec":{"holderIdentity":"h"}}`,
 }
 
-// base is a valid object of a kind, by the name if its type leaves that open; an empty name has the server make one.
+// base returns a valid object of a kind. It has the given name unless the type fixes the name; if
+// name is empty, the server generates one.
 func (k *kind) base(name string) *node {
 	o := k.valid(k.schema, "")
 	members, known := needs[k.apiVersion+" "+k.name]
@@ -114,8 +117,8 @@ func (k *kind) base(name string) *node {
 	return whole
 }
 
-// part is whether what is posted is a sub-resource of the object siege.
+// part reports whether a POST creates a sub-resource of the object siege.
 func (k *kind) part() bool { return strings.Contains(k.collection, "/siege/") }
 
-// review is whether what is posted is answered and not stored.
+// review reports whether the server answers a POST without storing an object.
 func (k *kind) review() bool { return !slices.Contains(k.verbs, "GET") && !k.part() }

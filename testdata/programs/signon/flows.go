@@ -1,12 +1,14 @@
 package main
 
-// This file is the front door of the issuer: how somebody who types a name and a password comes to a token (OpenID Connect).
+// This file implements the endpoints that are used to log in with a name and a password (OpenID
+// Connect).
 //
-//	/authorize   a form; then a code, for whoever listens on this machine (authorization code, with PKCE)
-//	/device      the same form, for a code that was shown elsewhere (device code)
-//	/token       a token for one of these codes, for name and password themselves, or for what an earlier answer gave (refresh)
+//	/authorize   a form; then a code for a program on this machine (authorization code, with PKCE)
+//	/device      the same form, for a code that another device shows (device code)
+//	/token       a token for one of these codes, for a name and a password, or for a refresh token
 //
-// A code is good once, and for a minute. One password is everybody's: it is there so that a wrong one can be shown.
+// A code is valid for a minute and can be used once. All users have the same password, so that
+// wrong passwords can be tested.
 
 import (
 	"crypto/ecdsa"
@@ -31,25 +33,25 @@ const (
 	goodFor    = time.Minute
 )
 
-// A grant is what a code stands for.
+// A grant contains the user and the parameters of a code.
 type grant struct {
-	user                       string // "": nobody has come yet
+	user                       string // "" until a user has approved it
 	nonce, challenge, redirect string
 	until                      time.Time
 }
 
-// A desk gives out tokens.
+// A desk issues tokens.
 type desk struct {
 	key    *ecdsa.PrivateKey
 	issuer string
-	people map[string][]string // their groups
+	people map[string][]string // groups by user
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	grants map[string]*grant
-	device map[string]string // the code that a device keeps, by the one that it shows
+	device map[string]string // the device's secret code, by the displayed code
 }
 
-// parsePeople reads jane=dev,ops;bob=
+// parsePeople parses jane=dev,ops;bob=
 func parsePeople(text string) map[string][]string {
 	people := map[string][]string{}
 	for _, one := range strings.Split(text, ";") {
@@ -69,7 +71,8 @@ func (d *desk) routes(mux *http.ServeMux) {
 var form = template.Must(template.New("").Parse(`<!doctype html><title>signon</title><p>{{.}}<form method=post>
 <input name=name placeholder=name autofocus> <input name=password type=password> <button>Sign on</button></form>`))
 
-// who is the user of a form that was filled in; until then, and when the password is wrong, the form is shown.
+// who returns the name of the user if the form was submitted with the correct password. Before
+// that, and if the password is wrong, it shows the form.
 func (d *desk) who(w http.ResponseWriter, r *http.Request) string {
 	say := "Who are you?"
 	if r.Method == http.MethodPost {
@@ -79,7 +82,7 @@ func (d *desk) who(w http.ResponseWriter, r *http.Request) string {
 		w.WriteHeader(http.StatusForbidden)
 		say = "That is not so."
 	}
-	_ = form.Execute(w, say) // the client is gone otherwise
+	_ = form.Execute(w, say) // otherwise the client is gone
 	return ""
 }
 
@@ -88,7 +91,7 @@ func (d *desk) knows(name, word string) bool {
 	return known && subtle.ConstantTimeCompare([]byte(word), []byte(*password)) == 1
 }
 
-// keep remembers a grant under a code that nobody can guess.
+// keep stores a grant under an unguessable code.
 func (d *desk) keep(g *grant, lasts time.Duration) (code string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -103,7 +106,8 @@ func (d *desk) keep(g *grant, lasts time.Duration) (code string) {
 	return code
 }
 
-// take gives a grant out, once; nil: there is none. One that waits for somebody to come stays.
+// take removes the grant and returns it. It returns nil if the code is not valid. If the grant has
+// not been approved by a user yet, it is not removed.
 func (d *desk) take(code string) *grant {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -117,7 +121,7 @@ func (d *desk) take(code string) *grant {
 	return g
 }
 
-// authorize sends a code to who asks for one: a program on this machine.
+// authorize sends a code to a program on this machine.
 func (d *desk) authorize(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	back, err := url.Parse(q.Get("redirect_uri"))
@@ -140,7 +144,7 @@ func (d *desk) authorize(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, back.String(), http.StatusFound)
 }
 
-// begin gives a device two codes: one to keep, one to show.
+// begin returns two codes to the device, a secret code and a code for the user.
 func (d *desk) begin(w http.ResponseWriter, r *http.Request) {
 	kept := d.keep(&grant{}, goodFor)
 	shown := rand.Text()[:8]
@@ -151,7 +155,7 @@ func (d *desk) begin(w http.ResponseWriter, r *http.Request) {
 		"verification_uri_complete": d.issuer + "/device?user_code=" + shown, "expires_in": int(goodFor.Seconds()), "interval": 1})
 }
 
-// approve is where somebody comes with the code that was shown.
+// approve handles the form for a displayed code.
 func (d *desk) approve(w http.ResponseWriter, r *http.Request) {
 	user := d.who(w, r)
 	if user == "" {
@@ -169,7 +173,7 @@ func (d *desk) approve(w http.ResponseWriter, r *http.Request) {
 	send(w, http.StatusOK, "Look at your device.")
 }
 
-// token is what programs ask.
+// token issues tokens to programs.
 func (d *desk) token(w http.ResponseWriter, r *http.Request) {
 	var g *grant
 	refuse := "invalid_grant"
@@ -215,5 +219,5 @@ func send(w http.ResponseWriter, code int, document any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(document) // the client is gone otherwise
+	_ = json.NewEncoder(w).Encode(document) // otherwise the client is gone
 }

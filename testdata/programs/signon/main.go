@@ -1,12 +1,15 @@
-// Signon is single sign-on to try things out with: an issuer of tokens (OpenID Connect), a plug-in by which kubectl gets one, and a webhook that says who
-// may. It keeps its key and certificate in a folder, serves on a loopback port, and writes the files for an API server there:
+// Signon is a single sign-on for experiments: an issuer of tokens (OpenID Connect), a credential
+// plug-in for kubectl, and an authorization webhook. The key, the certificate and the configuration
+// files for the API server are stored in a directory. The program listens on a loopback port:
 //
 //	go run ./testdata/programs/signon -dir sso &     # authentication.yaml, authorization.yaml and webhook.kubeconfig are in sso
 //	go run ./testdata/programs/signon -dir sso -login jane -groups dev,ops
 //
-// The second command is what kubectl calls (users: exec:): it prints an ExecCredential with a token for jane, and asks nobody. A real one asks for a password,
-// or opens a browser; kubelogin (int128/kubelogin) does, and flows.go is what it meets there (testdata/kubelogin.sh). The webhook answers SubjectAccessReviews: whoever is in the group dev may read what is no
-// Secret, and about Secrets it says no, whatever roles say.
+// kubectl calls the second command (users: exec:). It prints an ExecCredential with a token for
+// jane and does not require a password. A real plug-in such as kubelogin (int128/kubelogin) asks
+// for a password or opens a browser. It uses the endpoints in flows.go (testdata/kubelogin.sh). The
+// webhook answers SubjectAccessReviews: users in the group dev may read everything except for
+// Secrets, and access to Secrets is denied regardless of roles.
 package main
 
 import (
@@ -63,7 +66,7 @@ func main() {
 
 func inDir(name string) string { return filepath.Join(*dir, name) }
 
-// printCredential prints what kubectl wants of a plug-in.
+// printCredential prints the output that kubectl expects from a plug-in.
 func printCredential() error {
 	text, err := os.ReadFile(inDir("key.pem"))
 	if err != nil {
@@ -86,7 +89,7 @@ func printCredential() error {
 		"status": map[string]any{"token": signed, "expirationTimestamp": ends.UTC().Format(time.RFC3339)}})
 }
 
-// sign makes a token.
+// sign creates a token.
 func sign(key *ecdsa.PrivateKey, issuer, user string, groups []string, nonce string, ends time.Time) (string, error) {
 	claims := jwt.MapClaims{"iss": issuer, "aud": client, "sub": user, "iat": time.Now().Unix(), "exp": ends.Unix(), "groups": groups}
 	if nonce != "" {
@@ -129,7 +132,8 @@ func certify(key *ecdsa.PrivateKey) (tls.Certificate, []byte, error) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), err
 }
 
-// writeFiles writes what a server is given, and what -login needs. The last one says that all are there.
+// writeFiles writes the server's files and the files for -login. The last file is written when all
+// other files are complete.
 func writeFiles(key *ecdsa.PrivateKey, url, authority string) error {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {

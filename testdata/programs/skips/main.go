@@ -1,10 +1,12 @@
-// Skips reads what `go test -json` prints and prints it as go test would, and in the end it names each test that has left itself out for a reason
-// that nobody has written down: a test that skips where the feature is gone that it tests would stay green for ever.
+// Skips reads the output of `go test -json` and prints it like go test. At the end it lists the
+// tests that were skipped for an unknown reason. Otherwise a test whose required feature is missing
+// could be skipped for ever without notice.
 //
 //	go test -json ./... | go run ./testdata/programs/skips .ci/skips
 //
-// The file has a regular expression a line, matched against "NAME: WORDS", what the test says when it skips; # begins a comment. Exit code 1
-// says that there was such a skip; what go test came to is for the shell (pipefail).
+// Each line of the file is a regular expression that is matched against "NAME: WORDS". WORDS is the
+// message of the test. Lines that start with # are comments. Exit code 1 means that there was an
+// unlisted skip; the shell handles the result of go test itself (pipefail).
 package main
 
 import (
@@ -52,15 +54,16 @@ func readKnown(in io.Reader) (known []*regexp.Regexp, err error) {
 	return known, nil
 }
 
-// An event is a line of `go test -json`; the fields are go doc test2json's.
+// An event is a line of `go test -json`; see go doc test2json.
 type event struct {
 	Action, Package, Test, Output string
 }
 
-// A test is one of a package; that without a name stands for what no test has printed.
+// A test identifies a test by its package and name. The name is empty for output that was not
+// printed by a test.
 type test struct{ pkg, name string }
 
-// report prints what go test prints without -v, and says whether all skips are known.
+// report prints the output of go test without -v. It reports whether all skips are listed.
 func report(in io.Reader, out io.Writer, known []*regexp.Regexp) bool {
 	printed, unknown := map[test][]string{}, []string{}
 	lines := bufio.NewReader(in)
@@ -71,7 +74,7 @@ func report(in io.Reader, out io.Writer, known []*regexp.Regexp) bool {
 		}
 		var ev event
 		if json.Unmarshal(line, &ev) != nil {
-			_, _ = out.Write(line) // of the go command itself
+			_, _ = out.Write(line) // output of the go command itself
 			continue
 		}
 		of := test{ev.Package, ev.Test}
@@ -90,7 +93,7 @@ func report(in io.Reader, out io.Writer, known []*regexp.Regexp) bool {
 			delete(printed, of)
 		case ev.Action == "pass":
 			delete(printed, of)
-		case ev.Action == "fail": // the process has ended in the middle of these
+		case ev.Action == "fail": // the process ended during these tests
 			for unfinished := range printed {
 				if unfinished.pkg == ev.Package {
 					printAll(out, printed[unfinished])
@@ -105,7 +108,7 @@ func report(in io.Reader, out io.Writer, known []*regexp.Regexp) bool {
 	return len(unknown) == 0
 }
 
-// printPlain leaves out what go test says with -v alone.
+// printPlain omits lines that go test prints with -v only.
 func printPlain(out io.Writer, text string) {
 	if text != "PASS\n" {
 		fmt.Fprint(out, text)
@@ -122,7 +125,7 @@ func printAll(out io.Writer, texts []string) {
 
 var place = regexp.MustCompile(`^\s*[\w.-]+\.go:\d+: `)
 
-// words are what a test has said, in one line.
+// words returns the message of a test as a single line.
 func words(texts []string) string {
 	var said []string
 	for _, text := range texts {

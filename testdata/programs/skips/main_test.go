@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What go test -json prints of a package with a test that passes, two that skip, one that fails and one that ends the process.
+// Output of go test -json. The tests pass, are skipped, fail, or end the process.
 const printed = `{"Action":"run","Package":"p","Test":"TestA"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN   TestA\n"}
 {"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:3: never seen\n"}

@@ -1,7 +1,8 @@
 package main
 
-// This file stands before several servers under one address, as a load balancer of TCP does: each connection goes to the next server that says
-// that it is ready, or to any where none is. What goes through it is the clients' and the server's TLS.
+// This file implements a TCP load balancer for several servers. New connections are forwarded to
+// the next ready server. If none of the servers is ready, any server is used. The balancer does not
+// terminate TLS.
 
 import (
 	"context"
@@ -14,16 +15,16 @@ import (
 	"time"
 )
 
-const lookEvery = 200 * time.Millisecond // between two looks who is ready
+const lookEvery = 200 * time.Millisecond // between two checks of the servers' readiness
 
-// A balancer listens until its listener is closed.
+// A balancer accepts connections until the listener is closed.
 type balancer struct {
 	listener net.Listener
-	client   *http.Client // for looking
+	client   *http.Client // for readiness checks
 
-	mu    sync.Mutex // guards what follows
-	all   []*server  // to whom connections may go
-	ready []string   // host:port of those who are ready
+	mu    sync.Mutex // guards the fields below
+	all   []*server  // servers that may receive connections
+	ready []string   // host:port of the ready servers
 	next  int
 }
 
@@ -34,7 +35,7 @@ func newBalancer() (*balancer, error) {
 
 func (b *balancer) url() string { return "https://" + b.listener.Addr().String() }
 
-// serve has connections go to some servers from now on.
+// serve replaces the servers.
 func (b *balancer) serve(servers ...*server) {
 	b.mu.Lock()
 	b.all = servers
@@ -42,7 +43,7 @@ func (b *balancer) serve(servers ...*server) {
 	b.look(context.Background())
 }
 
-// run accepts connections, and looks who is ready, until ctx ends.
+// run accepts connections and checks the servers until ctx is done.
 func (b *balancer) run(ctx context.Context) {
 	go func() { // ends when the listener is closed
 		for {
@@ -108,7 +109,7 @@ func hostOf(s *server) string {
 	return at.Host
 }
 
-// choose is whom to try, in this order.
+// choose returns the addresses to try, in this order.
 func (b *balancer) choose() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -142,7 +143,7 @@ func (b *balancer) connect(from net.Conn) {
 	}
 }
 
-// passOn copies until one side ends, and ends the other.
+// passOn copies data until a connection is closed, and then closes both connections.
 func passOn(from, to net.Conn) {
 	_, _ = io.Copy(to, from)
 	from.Close()

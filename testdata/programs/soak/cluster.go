@@ -1,6 +1,6 @@
 package main
 
-// This file has three servers on three members of etcd behind one address, and plants what goes wrong there.
+// This file runs three servers on an etcd cluster with three members and causes faults.
 
 import (
 	"crypto/ecdsa"
@@ -25,21 +25,21 @@ import (
 )
 
 const (
-	members    = 3  // of etcd, and as many servers
-	leaseTries = 60 // seconds until the lease of a server that was killed is over for certain
+	members    = 3  // number of etcd members and number of servers
+	leaseTries = 60 // seconds to wait until the lease of a killed server has expired
 )
 
-// A cluster is etcd, and what its servers share.
+// A cluster holds the etcd members and the state shared by the servers.
 type cluster struct {
 	dir     string
 	members []*process
 	urls    []string
-	moves   int // how often the data went into etcd: each time below a prefix of its own
+	moves   int // number of migrations into etcd; each uses a new prefix
 	signer  *signer
-	turn    int // whose turn it is to suffer; the timetable's
+	turn    int // selects the next victim; used by the timetable only
 }
 
-// newCluster has the members of etcd, none of which runs.
+// newCluster prepares the members of etcd without starting them.
 func newCluster(dir string, alarm func(error)) (*cluster, error) {
 	c := &cluster{dir: dir}
 	var initial, peers []string
@@ -67,12 +67,12 @@ func newCluster(dir string, alarm func(error)) (*cluster, error) {
 
 func (c *cluster) prefix() string { return fmt.Sprint("/registry-", c.moves) }
 
-// flags are those of etcd, for serving and migrating.
+// flags returns the flags for etcd, for serving and migrating.
 func (c *cluster) flags() []string {
 	return []string{"--etcd-servers", strings.Join(c.urls, ","), "--etcd-prefix", c.prefix()}
 }
 
-// each does something to all members, or servers, at once.
+// each calls do for all members or servers concurrently.
 func each[T any](all []T, do func(T) error) error {
 	errs := make([]error, len(all))
 	var running sync.WaitGroup
@@ -89,19 +89,21 @@ func (c *cluster) killAll() error {
 
 func (c *cluster) startAll() error { return each(c.members, (*process).run) }
 
-// ---- Troubles ----
+// ---- Faults ----
 
-// unanswered is what is answered while etcd does not answer, or one of its members has just gone: nobody knows whether a write has happened.
+// unanswered reports whether a response is allowed while etcd is unavailable or has just lost a
+// member. It is unknown whether a write was executed.
 func unanswered(_, _ string, a answer) bool {
 	return a.code == http.StatusGatewayTimeout || a.code == http.StatusInternalServerError || a.code == http.StatusServiceUnavailable
 }
 
-// slowly is what may be answered at any time on a machine that is busy: etcd, or the way from it, took more than the seconds that a server waits.
+// slowly reports whether a response is allowed at any time on a busy machine: etcd took longer than
+// the server waits.
 func slowly(_, _ string, a answer) bool {
 	return a.code == http.StatusGatewayTimeout || a.code == http.StatusInternalServerError && strings.Contains(string(a.body), "etcdserver: ")
 }
 
-// ofACluster are the troubles of several servers.
+// ofACluster returns the faults for several servers.
 func (s *subject) ofACluster() []*trouble {
 	return []*trouble{s.etcdKilled(), s.etcdHeld(), s.memberKilled(), s.stoppedWithoutEtcd(), s.oneKilled(), s.rollingRestart(),
 		s.renewedCertificate(), s.migrated()}
@@ -133,7 +135,7 @@ func (s *subject) memberKilled() *trouble {
 		mend: func() error { return victim.run() }}
 }
 
-// stoppedWithoutEtcd: a server is told to stop while etcd is away, and ends all the same.
+// stoppedWithoutEtcd stops a server while etcd is down. The server must exit nevertheless.
 func (s *subject) stoppedWithoutEtcd() *trouble {
 	var victim *server
 	return &trouble{name: "SIGTERM without etcd", sees: leave{cut: true, refuses: unanswered, logs: true, late: true, latest: true}, brief: true,
@@ -162,7 +164,8 @@ func (s *subject) oneKilled() *trouble {
 		mend: func() error { return victim.start() }}
 }
 
-// rollingRestart: one server after the other is taken from the balancer, stopped, started, and given back when it is ready.
+// rollingRestart restarts one server after the other. The server is removed from the load balancer
+// before the restart and added again when it is ready.
 func (s *subject) rollingRestart() *trouble {
 	return &trouble{name: "rolling restart", sees: leave{cut: true, latest: true}, brief: true,
 		plant: func() (string, error) {
@@ -181,7 +184,8 @@ func (s *subject) rollingRestart() *trouble {
 		mend: func() error { return nil }}
 }
 
-// renewedCertificate: the file of the certificate and its key becomes another one, and every server shows it, to connections that are new.
+// renewedCertificate replaces the file with the certificate and the key. Every server must use the
+// new certificate for new connections.
 func (s *subject) renewedCertificate() *trouble {
 	return &trouble{name: "certificate renewed", brief: true,
 		plant: func() (string, error) {
@@ -203,7 +207,8 @@ func (s *subject) renewedCertificate() *trouble {
 		mend: func() error { return nil }}
 }
 
-// migrated: the data go into a file, one server serves that, and they go into etcd again, below another prefix.
+// migrated migrates the data to a file, starts a server with the file, and migrates the data back
+// to etcd with a different prefix.
 func (s *subject) migrated() *trouble {
 	var alone *server
 	var home []*server
@@ -236,8 +241,9 @@ func (s *subject) migrated() *trouble {
 		}}
 }
 
-// toFile makes a file of what etcd holds, once the leases of servers that were killed are over: until then etcd counts as in use, and the file's revisions
-// would begin so much higher that they could not go back.
+// toFile migrates etcd's data to a file after the leases of killed servers have expired. Otherwise
+// migrate assumes that etcd is in use and adds a billion to the revisions, so the file could not be
+// migrated back.
 func (s *subject) toFile(file string) (said string, err error) {
 	for range leaseTries {
 		if said, err = migrate("--to-file", file, s.etcd.flags()); err != nil || !strings.Contains(said, "a billion higher") {
@@ -251,13 +257,13 @@ func (s *subject) toFile(file string) (said string, err error) {
 	return said, errors.New("after all servers have ended etcd is still in use")
 }
 
-// renumbered: the same objects have other revisions from now on. No server runs.
+// renumbered records that the objects have new revisions. No server may run.
 func (s *subject) renumbered() {
 	s.lineage.Add(1)
 	s.ledger.forgetRevisions()
 }
 
-// migrate runs the command, and returns what it says.
+// migrate runs the command and returns its output.
 func migrate(direction, file string, flags []string) (string, error) {
 	args := append([]string{"migrate", "--data", file}, flags...)
 	if direction != "" {
@@ -270,14 +276,15 @@ func migrate(direction, file string, flags []string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// ---- Certificates of the soak's own ----
+// ---- Certificates ----
 
-// A signer is an authority, which signs one certificate after the other into one file, with its key.
+// A signer is a certificate authority. All certificates are written to the same file, including the
+// key.
 type signer struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	pem  []byte // of the authority
+	pem  []byte // the authority's certificate
 }
 
 func newSigner(dir string) (*signer, error) {
@@ -295,7 +302,8 @@ func newSigner(dir string) (*signer, error) {
 	return s, err
 }
 
-// sign makes a key and a certificate for it, which the authority signs, or where there is none yet the key itself.
+// sign creates a new key and a certificate. The authority signs the certificate; without an
+// authority the certificate is self-signed.
 func (s *signer) sign(template *x509.Certificate) ([]byte, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -313,7 +321,7 @@ func (s *signer) sign(template *x509.Certificate) ([]byte, *ecdsa.PrivateKey, er
 
 func (s *signer) file() string { return filepath.Join(s.dir, "serving.pem") }
 
-// renew puts another certificate and its key in the file's place.
+// renew replaces the file by a new certificate and its key.
 func (s *signer) renew() (serial *big.Int, err error) {
 	template := &x509.Certificate{IPAddresses: []net.IP{{127, 0, 0, 1}}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	der, key, err := s.sign(template)

@@ -1,6 +1,6 @@
 package main
 
-// This file plants what goes wrong with one server, its disk and its file.
+// This file causes faults of a single server, its disk or its file.
 
 import (
 	"bytes"
@@ -14,13 +14,14 @@ import (
 	"syscall"
 )
 
-// ofOneServer are the troubles of a server on a file.
+// ofOneServer returns the faults for a server on a file.
 func (s *subject) ofOneServer() []*trouble {
 	return []*trouble{s.restarted("SIGTERM", syscall.SIGTERM), s.restarted("SIGKILL", syscall.SIGKILL), s.fullDisk(), s.damagedObject(),
 		s.lostCertificate(), s.restored()}
 }
 
-// restarted: the server is away, and comes back. Watches of a server that stops are told 429.
+// restarted stops the server with the given signal and starts it again. Watches on a stopping
+// server receive a 429.
 func (s *subject) restarted(name string, how syscall.Signal) *trouble {
 	return &trouble{name: name, sees: leave{cut: true}, brief: true,
 		plant: func() (string, error) { return "", s.servers[0].end(how) },
@@ -29,12 +30,12 @@ func (s *subject) restarted(name string, how syscall.Signal) *trouble {
 
 // ---- A full disk ----
 
-// diskMiB is the size of the file system that the shaken server has for itself.
+// diskMiB is the size of the file system that only the shaken server uses.
 const diskMiB = 96
 
-const tooMuch = 512 << 10 // bytes of an object for which a full disk has no room
+const tooMuch = 512 << 10 // size in bytes of an object that does not fit on the full disk
 
-// fullDisk: somebody else's file takes all room, and the server is killed and started there.
+// fullDisk fills the disk with another file. The server is killed and restarted meanwhile.
 func (s *subject) fullDisk() *trouble {
 	filler := filepath.Join(filepath.Dir(s.data()), "filler")
 	full := func(method, path string, a answer) bool {
@@ -69,13 +70,14 @@ func (s *subject) fullDisk() *trouble {
 			for i := range made {
 				s.must("DELETE", fmt.Sprintf("/api/v1/namespaces/default/configmaps/too-much-%d", i), "", 200)
 			}
-			s.must("GET", fmt.Sprintf("/api/v1/namespaces/default/configmaps/too-much-%d", made), "", 404) // it was refused
+			// it was rejected
+			s.must("GET", fmt.Sprintf("/api/v1/namespaces/default/configmaps/too-much-%d", made), "", 404)
 			made = 0
 			return nil
 		}}
 }
 
-// fill writes a file until there is no room for another byte.
+// fill writes a file until the disk has no free byte.
 func fill(path string) error {
 	file, err := os.Create(path)
 	if err != nil {
@@ -99,7 +101,7 @@ const (
 	markerText = "what the marker says, which no other object does"
 )
 
-// damagedObject: a bit of the marker flips while the server is stopped, and flips back.
+// damagedObject stops the server and flips a bit of the marker. The bit is flipped back later.
 func (s *subject) damagedObject() *trouble {
 	damaged := flipped(markerText)
 	lies := func(method, path string, a answer) bool {
@@ -132,7 +134,7 @@ func (s *subject) damagedObject() *trouble {
 		}}
 }
 
-// changeFile stops the server, writes over a text in its file, and starts it.
+// changeFile stops the server, replaces a text in the file, and starts the server again.
 func (s *subject) changeFile(is, becomes string) (places int, err error) {
 	if err := s.servers[0].end(syscall.SIGTERM); err != nil {
 		return 0, err
@@ -141,7 +143,7 @@ func (s *subject) changeFile(is, becomes string) (places int, err error) {
 	return places, errors.Join(err, s.servers[0].start())
 }
 
-// grep are the lines of a text that begin so.
+// grep returns all lines that start with the prefix.
 func grep(text []byte, prefix string) (lines []string) {
 	for line := range bytes.Lines(text) {
 		if bytes.HasPrefix(line, []byte(prefix)) {
@@ -151,14 +153,15 @@ func grep(text []byte, prefix string) (lines []string) {
 	return lines
 }
 
-// flipped is a text with one bit changed, in its middle.
+// flipped returns the text with one changed bit in the middle.
 func flipped(text string) string {
 	b := []byte(text)
 	b[len(b)/2] ^= 1
 	return string(b)
 }
 
-// replaceInFile writes over each place where a file has a text, and counts them. Both texts have one length.
+// replaceInFile replaces all occurrences of a text in the file and returns the number of
+// replacements. Both texts must have the same length.
 func replaceInFile(path, is, becomes string) (places int, err error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -184,7 +187,8 @@ func replaceInFile(path, is, becomes string) (places int, err error) {
 
 // ---- A certificate ----
 
-// lostCertificate: the pair that the server serves with is removed, and made anew by a restart, under the authority that clients trust.
+// lostCertificate removes the server's certificate and key. A restart must create new ones, signed
+// by the authority that clients trust.
 func (s *subject) lostCertificate() *trouble {
 	folder := filepath.Join(s.dir, "certs")
 	return &trouble{name: "certificate lost", sees: leave{cut: true}, brief: true,
@@ -211,13 +215,14 @@ func (s *subject) lostCertificate() *trouble {
 		mend: func() error { return nil }}
 }
 
-// ---- A backup is restored ----
+// ---- A restored backup ----
 
-// restored: a backup is made, clients write on, and the backup takes the file's place. What was written in between is gone, which is what a
-// restored backup is; clients have to be told by a 410.
+// restored creates a backup, lets clients write, and then replaces the file by the backup. The
+// writes in between are lost, as with any restored backup. The server must return 410 to clients
+// that know of them.
 func (s *subject) restored() *trouble {
 	copied := filepath.Join(s.dir, "backup.db")
-	at := map[*kind]map[string]entry{} // the ledger's, as of the backup
+	at := map[*kind]map[string]entry{} // the ledger at the time of the backup
 	return &trouble{name: "backup restored", sees: leave{cut: true},
 		plant: func() (string, error) {
 			s.ledger.gate.Lock()

@@ -1,11 +1,12 @@
 package main
 
-// This file sets a server's clock, and plants what a clock can do.
+// This file sets the clock of a server and causes faults of the clock.
 //
-// Nothing outside of a Go program can set its clock and leave the machine's alone: time namespaces have the monotonic clock only, and a static
-// program asks no library. So the server is built with a time package of its own (go build -overlay): Go's, with one line more in
-// time.Now, which adds what a file says. No line of apilet is another one for it, and all of it sees the same clock, its libraries included.
-// The monotonic reading stays as it is, as where somebody sets a machine's clock.
+// The clock of a single Go program cannot be changed from outside: time namespaces only affect the
+// monotonic clock, and a static binary does not call a C library that could be replaced. Therefore
+// the server is built with a modified time package (go build -overlay). It is Go's package, but
+// time.Now adds the offset in a file. apilet's code is unchanged, and all packages see the same
+// clock. The monotonic clock is not affected, as when an administrator sets a machine's clock.
 
 import (
 	"context"
@@ -23,7 +24,8 @@ import (
 	"time"
 )
 
-// shiftedSource is what the time package gets besides; it knows the file by the environment variable shiftVariable.
+// shiftedSource is added to the time package. It finds the file with the offset by the environment
+// variable shiftVariable.
 //
 //go:embed shifted.go.txt
 var shiftedSource []byte
@@ -61,7 +63,7 @@ func buildDrifting(ctx context.Context, dir, to string) error {
 	return nil
 }
 
-// withShift is the source of time.Now with the shift.
+// withShift adds the offset to the source of time.Now.
 func withShift(source string) (string, error) {
 	const line = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
 	if strings.Count(source, line) != 1 {
@@ -70,10 +72,10 @@ func withShift(source string) (string, error) {
 	return strings.Replace(source, line, line+"\tsec, nsec = shifted(sec, nsec)\n", 1), nil
 }
 
-// A drift is by how much a server's clock is ahead of the machine's: eight bytes of a file.
+// A drift is the offset of a server's clock from the machine's, stored in an eight-byte file.
 type drift struct{ path string }
 
-// set has the clock be ahead by so much from now on; behind, if it is negative.
+// set changes the offset. Negative offsets set the clock back.
 func (d *drift) set(ahead time.Duration) error {
 	file, err := os.OpenFile(d.path, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -84,13 +86,13 @@ func (d *drift) set(ahead time.Duration) error {
 	return err
 }
 
-// adrift has the subject's server see a clock that can be set.
+// adrift configures the server to use a clock that can be set.
 func (s *subject) adrift() {
 	s.drift = &drift{path: filepath.Join(s.dir, "clock")}
 	s.servers[0].env = []string{shiftVariable + "=" + s.drift.path}
 }
 
-// ---- Troubles ----
+// ---- Faults ----
 
 const (
 	minutes = 7 * time.Minute
@@ -98,12 +100,13 @@ const (
 	hasSet  = "the machine's clock has been set"
 )
 
-// ofTheClock are the troubles of a server whose clock can be set. That it is behind the server may say as an error.
+// ofTheClock returns the faults for a server whose clock can be set. The server may log errors if
+// the clock is behind.
 func (s *subject) ofTheClock() []*trouble {
 	return []*trouble{s.clockAhead(), s.clockBack(), s.clockDecadesAhead(), s.clockStartsIn1970(), s.clockBackTo1970()}
 }
 
-// setClock sets the clock of the running server, and waits until that has been seen.
+// setClock sets the clock of the running server and waits until the server has noticed.
 func (s *subject) setClock(ahead time.Duration) error {
 	since := s.servers[0].logged()
 	if err := s.drift.set(ahead); err != nil {
@@ -112,7 +115,7 @@ func (s *subject) setClock(ahead time.Duration) error {
 	return s.servers[0].awaitSaid(since, hasSet)
 }
 
-// setRight puts the clock right under the running server.
+// setRight corrects the clock of the running server.
 func (s *subject) setRight() error {
 	if err := s.setClock(0); err != nil {
 		return err
@@ -124,18 +127,19 @@ func (s *subject) setRight() error {
 	return nil
 }
 
-// behind is how far the server holds the clock to be behind what has passed.
+// behind returns how far the clock of the server is behind, according to its metrics.
 func (s *subject) behind() (time.Duration, error) {
 	a, err := s.askServer(s.servers[0], "/metrics")
 	return time.Duration(number(clockBehind, a.body) * float64(time.Second)), err
 }
 
-// created makes an object, and wants its time to be between two moments, to the seconds that a busy machine takes.
+// created creates an object and checks its creation timestamp. It allows for a busy machine.
 func (s *subject) created(when string, from, to time.Time) time.Time {
 	const slack = time.Minute
 	const path = "/api/v1/namespaces/default/configmaps"
 	s.must("DELETE", path+"/clock", "", 200, 404)
-	a := s.must("POST", path, `{"metadata":{"name":"clock"}}`, 201, 409) // 409: it was made before the connection was cut
+	// 409: the object was created, but the connection was closed
+	a := s.must("POST", path, `{"metadata":{"name":"clock"}}`, 201, 409)
 	if a.code == http.StatusConflict {
 		a = s.ask(path + "/clock")
 	}
@@ -150,14 +154,14 @@ func (s *subject) created(when string, from, to time.Time) time.Time {
 	return at
 }
 
-// issue asks for a service account's token, good for an hour.
+// issue requests a service account token that is valid for an hour.
 func (s *subject) issue() string {
 	var made struct{ Status struct{ Token string } }
 	_ = json.Unmarshal(s.must("POST", "/api/v1/namespaces/default/serviceaccounts/default/token", `{"spec":{"expirationSeconds":3600}}`, 201).body, &made)
 	return made.Status.Token
 }
 
-// holds wants a token to be good, or not.
+// holds checks whether the server accepts a token.
 func (s *subject) holds(when, token string, want bool) {
 	var review struct{ Status struct{ Authenticated bool } }
 	_ = json.Unmarshal(s.must("POST", "/apis/authentication.k8s.io/v1/tokenreviews", fmt.Sprintf(`{"spec":{"token":%q}}`, token), 201).body, &review)
@@ -166,7 +170,7 @@ func (s *subject) holds(when, token string, want bool) {
 	}
 }
 
-// certified wants the server's certificate to be one that those take who have trusted its authority from the start, by the right clock.
+// certified checks the server's certificate with the correct clock and the original authority.
 func (s *subject) certified(when string) {
 	if _, err := s.servers[0].certificate(); err != nil {
 		s.fault("%s: the certificate: %v", when, err)
@@ -195,7 +199,8 @@ func (s *subject) clockBack() *trouble {
 				return "", err
 			}
 			s.created("7 min back", time.Now().Add(-minutes), time.Now())
-			s.holds("7 min back, issued before", token, false) // it begins when it was issued, as kube-apiserver's do
+			// like kube-apiserver's tokens, it is not valid before it was issued
+			s.holds("7 min back, issued before", token, false)
 			s.holds("7 min back", s.issue(), true)
 			held = token
 			return "seen; a token of before is not good yet, a new one is", nil
@@ -207,7 +212,8 @@ func (s *subject) clockBack() *trouble {
 		}}
 }
 
-// clockDecadesAhead: beyond the end of every certificate and of the authority; the server is killed and started there, and put right while it runs.
+// clockDecadesAhead sets the clock to a time after the expiration of all certificates. The server
+// is killed and restarted at that time. The clock is corrected while the server is running.
 func (s *subject) clockDecadesAhead() *trouble {
 	return &trouble{name: "clock 20 years ahead", sees: leave{cut: true, logs: true},
 		plant: func() (string, error) {
@@ -227,7 +233,8 @@ func (s *subject) clockDecadesAhead() *trouble {
 		}, mend: s.setRight}
 }
 
-// clockStartsIn1970: a board without a battery. The server goes on from its newest write until it is told the time.
+// clockStartsIn1970 simulates a board without a battery. The server continues from the time of its
+// newest write until the clock is set.
 func (s *subject) clockStartsIn1970() *trouble {
 	return &trouble{name: "start in 1970", sees: leave{cut: true, logs: true},
 		plant: func() (string, error) {

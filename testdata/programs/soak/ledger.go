@@ -1,8 +1,9 @@
 package main
 
-// This file is the truth that the server is held against. Each object carries a count of its writes in the annotation soak/n, which only
-// its one writer raises, by one, and which goes on when the object is deleted and made again. So whoever sees an object twice knows
-// whether a write was lost, skipped, or told twice, without knowing anything else.
+// This file contains the expected state. The annotation soak/n counts the writes of an object. Only
+// the object's single writer increments it, and it continues when the object is deleted and
+// recreated. Two observations of an object are therefore enough to detect lost, skipped and
+// repeated writes.
 
 import (
 	"encoding/json"
@@ -15,19 +16,20 @@ import (
 	"sync"
 )
 
-// A kind is one of the resources that objects are made of.
+// A kind is a resource that the test uses.
 type kind struct {
-	path string // of its collection
+	path string // path of the collection
 	head string // apiVersion and kind
-	rest string // a format for what comes besides metadata, with a number in it
+	rest string // format string for the remaining fields
 }
 
 const (
 	pads    = "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz"
-	perKind = 120 // names of each kind; about two of three exist at a time
+	perKind = 120 // number of names per kind. About two thirds of them exist at the same time.
 	colours = 4
 
-	serversOwn = "kube-root-ca.crt" // what the server puts into each namespace, if it speaks TLS
+	// created by the server in each namespace if it uses TLS
+	serversOwn = "kube-root-ca.crt"
 	manifest   = `{%s,"metadata":{"name":"%s","resourceVersion":"%s","labels":{"colour":"%s"},"annotations":{"soak/n":"%d","soak/pad":"%s"}},%s}`
 )
 
@@ -37,7 +39,7 @@ var kinds = []*kind{
 	{"/apis/soak.example.com/v1/namespaces/soak/gadgets", `"apiVersion":"soak.example.com/v1","kind":"Gadget"`, `"spec":{"turns":%d}`},
 }
 
-// An object is what is read of one.
+// An object contains the parsed fields of an object.
 type object struct {
 	Metadata struct {
 		Name            string            `json:"name"`
@@ -58,21 +60,24 @@ func revisionOf(text string) int64 {
 	return rev
 }
 
-// An entry is what is known of an object: the number of its last write, and whether it exists.
+// An entry is the expected state of an object, including the number of its last write.
 type entry struct {
 	n     int
 	there bool
-	rev   string // its resourceVersion; "": another one than it was written at, since the data have been copied
+	rev   string // resourceVersion; "" if unknown, because the data was copied since
 }
 
-// fits says whether an object that is there is what the entry says.
+// fits reports whether an existing object matches the entry.
 func (e entry) fits(o *object) bool {
 	return e.there && o.n() == e.n && (e.rev == "" || o.Metadata.ResourceVersion == e.rev)
 }
 
-// A ledger has an entry for every name, by kind. An entry changes when its write is acknowledged, and by its one writer.
+// A ledger contains the entries of all objects by kind and name. The writer updates the entry of an
+// object when the write is acknowledged.
 type ledger struct {
-	gate sync.RWMutex // held for reading during a request and what follows from it, for writing while everything is compared, or older data come back
+	// held for reading during a request and the update of the ledger, and for writing while
+	// everything is compared or a backup is restored
+	gate sync.RWMutex
 
 	mu      sync.Mutex // guards entries
 	entries map[*kind]map[string]entry
@@ -98,7 +103,7 @@ func (l *ledger) set(k *kind, name string, e entry) {
 	l.entries[k][name] = e
 }
 
-// copy is the entries of a kind at this moment.
+// copy returns the current entries of a kind.
 func (l *ledger) copy(k *kind) map[string]entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,14 +114,14 @@ func (l *ledger) copy(k *kind) map[string]entry {
 	return out
 }
 
-// replace has the entries be those of another moment.
+// replace sets all entries, e.g. after a restore.
 func (l *ledger) replace(entries map[*kind]map[string]entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.entries = maps.Clone(entries)
 }
 
-// forgetRevisions is for data that are copied, objects and all, and get others.
+// forgetRevisions clears the resource versions, because copied objects get new ones.
 func (l *ledger) forgetRevisions() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,16 +133,17 @@ func (l *ledger) forgetRevisions() {
 	}
 }
 
-// colourOf spreads names over the values of a label.
+// colourOf returns the label value for the name.
 func colourOf(name string) string { return fmt.Sprint("c", int(name[len(name)-1])%colours) }
 
-// body is the manifest of an object's write n; rev may be empty.
+// body returns the manifest for write n of an object. rev may be empty.
 func (k *kind) body(name, rev string, n int) string {
 	pad := strings.Repeat(pads, 1+rand.IntN(12))
 	return fmt.Sprintf(manifest, k.head, name, rev, colourOf(name), n, pad, fmt.Sprintf(k.rest, n))
 }
 
-// compareAll stops the writers and holds every list against the ledger: each acknowledged write is there, and nothing else.
+// compareAll pauses the writers and compares all lists with the ledger. They must contain all
+// acknowledged writes and no other objects.
 func (s *subject) compareAll() {
 	s.ledger.gate.Lock()
 	defer s.ledger.gate.Unlock()
@@ -164,7 +170,7 @@ func (s *subject) compareAll() {
 	}
 }
 
-// listAll reads a list, and the revision that it shows. It is not ok when the server answered with an error.
+// listAll reads a list and its resource version. ok is false if the server returned an error.
 func (s *subject) listAll(path string) (items map[string]object, rev string, ok bool) {
 	a := s.ask(path)
 	if a.code != 200 {
@@ -175,7 +181,7 @@ func (s *subject) listAll(path string) (items map[string]object, rev string, ok 
 	return l.byName(), l.Metadata.ResourceVersion, ok
 }
 
-// A list is what is read of one.
+// A list contains the parsed fields of a list.
 type list struct {
 	Metadata struct {
 		ResourceVersion string `json:"resourceVersion"`
@@ -192,7 +198,7 @@ func (l *list) byName() map[string]object {
 	return items
 }
 
-// parseList also checks that names ascend: none is there twice.
+// parseList parses a list. It checks that names are in ascending order without duplicates.
 func (s *subject) parseList(path string, a answer) (l list, ok bool) {
 	if err := json.Unmarshal(a.body, &l); err != nil {
 		s.fault("LIST %s: %v in %.200s", path, err, a.body)

@@ -1,23 +1,27 @@
-// Soak works servers for an hour or a night while everything goes wrong that can, and says whether anything grew, was lost, was skipped or was
-// told twice:
+// Soak runs servers under load and causes faults for an hour or longer. It reports growth, lost
+// writes, and skipped or repeated events:
 //
 //	go run ./testdata/programs/soak                                    # an hour on servers built from here
 //	go run ./testdata/programs/soak -for 2h -etcd ./etcd               # and three servers on three members of etcd
-//	go run ./testdata/programs/soak -for 1m -only "full disk"          # one trouble
+//	go run ./testdata/programs/soak -for 1m -only "full disk"          # one fault
 //
-// There are four subjects. All get the same mix (work.go): writes of ConfigMaps, Pods and custom resources whose number is bounded, lists
-// of every sort, watches that read well, slowly, or hang up (watch.go), namespaces and definitions that come and go, Events that expire,
-// backups, and a compaction every few seconds; and a bystander who wants one object, and takes the time for which there is no answer.
+// The four subjects get the same load (work.go): writes of a limited number of ConfigMaps, Pods and
+// custom resources, lists, fast and slow watches (watch.go), namespaces and definitions that are
+// created and deleted, Events that expire, backups, and frequent compactions. A bystander reads an
+// object in a loop and measures how long the server is unavailable.
 //
-//	shaken   a file on a small disk, TLS: SIGTERM, SIGKILL, the disk full, an object damaged, the certificate lost, a backup restored (disk.go)
-//	calm     a file: nothing, so that what a restart would sweep away can pile up
+//	shaken   a file on a small disk, TLS: SIGTERM, SIGKILL, full disk, damaged object, lost certificate, restored backup (disk.go)
+//	calm     a file: no faults, so that leaks are not hidden by restarts
 //	adrift   a file: its clock is set, by minutes and by decades (drift.go)
-//	spread   three servers on etcd, behind one address: etcd away or held, a member or a server killed, ... (cluster.go)
+//	spread   three servers on etcd, behind one address: etcd stopped or suspended, a member or a server killed, ... (cluster.go)
 //
-// Each trouble has a row: what was planted, and what clients saw of it (plan.go). A row a minute tells what each subject holds.
+// It also prints a row for each fault and its effects on the clients (plan.go). The resources used
+// by each subject are printed every minute.
 //
-// It ends with 1 if memory, goroutines, descriptors or the file grew (the median of the last quarter against that of the second), if an
-// acknowledged write was missing, if a watch skipped or repeated, if an answer was not one that is due then, or if `apilet check` complains.
+// It exits with 1 if memory, goroutines, descriptors or the file grew (median of the last quarter
+// of the run, compared with the second quarter), if an acknowledged write was lost, if a watch
+// skipped or repeated an event, if a response was not allowed at that time, or if `apilet check`
+// reports an error.
 package main
 
 import (
@@ -62,7 +66,8 @@ func main() {
 	os.Exit(inOwnFolder())
 }
 
-// inOwnFolder runs the soak in its folder; and where that can be had, as a process of its own, with a disk of its own there.
+// inOwnFolder runs the soak in its directory. If possible, it runs in a child process with a file
+// system of its own there.
 func inOwnFolder() int {
 	dir := *folder
 	if dir == "" {
@@ -96,7 +101,7 @@ func inOwnFolder() int {
 	return 0
 }
 
-// A course is a subject and what it is to go through.
+// A course is a subject with a list of faults.
 type course struct {
 	*subject
 	troubles []*trouble
@@ -136,7 +141,8 @@ func run(ctx context.Context, dir string, out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// enroll makes the subjects that have something to go through, and tells what cannot be had.
+// enroll returns the subjects that have faults to test. If a subject is not available, it prints
+// the reason.
 func enroll(ctx context.Context, dir string, out *table) (courses []course, err error) {
 	add := func(s *subject, all []*trouble) {
 		if all = chosen(all, *only); len(all) > 0 || *only == "" {
@@ -172,16 +178,16 @@ func enroll(ctx context.Context, dir string, out *table) (courses []course, err 
 
 // ---- The table ----
 
-// A sample is what a server holds at one moment.
+// A sample contains the resources used by a server at a certain time.
 type sample struct {
-	memory     float64 // RssAnon, bytes
+	memory     float64 // RssAnon in bytes
 	goroutines float64
-	files      float64 // open descriptors
-	size       float64 // of the data file, bytes
-	used       float64 // pages of it that are not free, bytes
+	files      float64 // open file descriptors
+	size       float64 // size of the data file in bytes
+	used       float64 // size of its used pages in bytes
 }
 
-// A table prints a row for each subject, and keeps the samples for the verdict.
+// A table prints the rows and collects the samples for the verdict.
 type table struct {
 	began time.Time
 
@@ -191,14 +197,15 @@ type table struct {
 
 const samplesPerRow = 6
 
-// line prints what became of a trouble, or another row.
+// line prints a row of the table.
 func (t *table) line(s *subject, format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fmt.Fprintf(t.out, "%8s %-7s %s\n", time.Since(t.began).Round(time.Second), s.name, fmt.Sprintf(format, args...))
 }
 
-// fill samples and prints until ctx ends. What is held while a trouble lasts is its own.
+// fill takes samples and prints a row for each subject until ctx is done. It does not keep samples
+// that were taken during a fault.
 func (t *table) fill(ctx context.Context, courses []course) {
 	t.mu.Lock()
 	fmt.Fprintf(t.out, "%8s %-7s %8s %11s %6s %8s %8s %9s %8s %7s %9s %8s %7s %7s %7s %6s\n", "time", "server", "anon MiB", "goroutines",
@@ -227,10 +234,11 @@ func (t *table) print(s *subject, now sample) {
 
 // ---- The verdict ----
 
-// settled is the least length of a run whose growth is judged: a server that has just begun grows.
+// settled is the minimum duration of a run whose growth is judged, because a new server always
+// grows.
 const settled = 20 * time.Minute
 
-// A bound says how much a quantity may differ between the second and the last quarter of a run.
+// A bound is the allowed growth of a quantity between the second and the last quarter of a run.
 type bound struct {
 	title  string
 	of     func(sample) float64

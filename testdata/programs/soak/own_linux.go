@@ -1,6 +1,7 @@
 package main
 
-// This file has what Linux alone has: a file system of one's own, a port that is kept; and signals that Windows does not know.
+// This file contains code that only works on Linux: it mounts a private file system, reserves
+// ports, and uses signals that are not available on Windows.
 
 import (
 	"errors"
@@ -14,21 +15,22 @@ import (
 )
 
 const (
-	ownDiskVariable = "SOAK_OWN_DISK" // the folder where this process has to mount it
+	ownDiskVariable = "SOAK_OWN_DISK" // directory where this process must mount it
 	reusePort       = 0xf             // SO_REUSEPORT
 )
 
-// What holds a program, and has it go on.
+// signals that suspend and resume a process
 const (
 	holdSignal    = syscall.SIGSTOP
 	releaseSignal = syscall.SIGCONT
 )
 
-// ownDisk says whether this process has a file system for the shaken server.
+// ownDisk reports whether this process has a file system for the shaken server.
 func ownDisk() bool { return os.Getenv(ownDiskVariable) != "" }
 
-// withOwnDisk runs this program once more in a mount namespace of its own, with a small file system at a folder, for which nobody needs to be
-// root where unprivileged user namespaces are allowed. inside: this is that program. why: it cannot be had.
+// withOwnDisk runs this program again in a new mount namespace, with a small file system at a
+// directory. This does not require root if unprivileged user namespaces are allowed. inside is true
+// in the child. why is the reason if it is not possible.
 func withOwnDisk(folder string, args []string) (inside bool, code int, why error) {
 	if at := os.Getenv(ownDiskVariable); at != "" {
 		return true, 0, syscall.Mount("tmpfs", at, "tmpfs", 0, fmt.Sprintf("size=%dm", diskMiB))
@@ -41,7 +43,7 @@ func withOwnDisk(folder string, args []string) (inside bool, code int, why error
 	if out, err := try.CombinedOutput(); err != nil {
 		return false, 0, fmt.Errorf("%w %s", err, strings.TrimSpace(string(out)))
 	}
-	runtime.LockOSThread() // whose end ends the other one
+	runtime.LockOSThread() // the child ends when this thread ends
 	self, err := os.Executable()
 	if err != nil {
 		return false, 0, err
@@ -65,7 +67,8 @@ func withOwnDisk(folder string, args []string) (inside bool, code int, why error
 	return false, again.ProcessState.ExitCode(), nil
 }
 
-// keepPort finds a free port that nobody gets but who shares it (etcd --socket-reuse-port), as long as this program runs.
+// keepPort reserves a free port while this program runs. Other programs can only use it if they
+// share it (etcd --socket-reuse-port).
 func keepPort() (int, error) {
 	syscall.ForkLock.RLock()
 	socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)

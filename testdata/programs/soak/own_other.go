@@ -10,7 +10,7 @@ import (
 var errNotHere = errors.New("on Linux only")
 
 const (
-	holdSignal    = syscall.SIGKILL // nobody is held here
+	holdSignal    = syscall.SIGKILL // processes cannot be suspended here
 	releaseSignal = syscall.SIGKILL
 )
 

@@ -1,14 +1,16 @@
 package main
 
-// This file is the timetable. A trouble is planted, clients go on meanwhile, it is mended; then the servers have to be ready again, every
-// list is held against the ledger, and a row tells what was planted and what the clients saw:
+// This file is the timetable. Faults are caused and repaired while the clients are running. After a
+// fault, all servers must become ready, and all lists are compared with the ledger. The effects are
+// printed in a row:
 //
 //	2m14s shaken  SIGKILL   for 0.4 s: written 0, refused 0, cut off 31, expired 1; the bystander waited 0.5 s; all in order 0.2 s after
 //
-// (written: acknowledged writes; refused: answers that say no, for the trouble's sake; cut off: requests without an answer; expired: watches and
-// lists that were told 410 and began anew.)
+// (written: acknowledged writes. refused: errors caused by the fault. cut off: requests without a
+// response. expired: watches and lists that had to be restarted after a 410.)
 //
-// Each subject has its own timetable, all of whose troubles come once, in an order that -seed decides, before any comes again.
+// Each subject has a separate timetable. The order depends on -seed. All faults are caused once
+// before the first one is repeated.
 
 import (
 	"context"
@@ -21,29 +23,33 @@ import (
 	"time"
 )
 
-// A trouble is something that can go wrong. plant and mend return when it has come, or is over, which they find out by looking.
+// A trouble is a fault. plant and mend return after they have checked that the fault is present or
+// repaired.
 type trouble struct {
 	name  string
-	sees  leave                  // what clients may see of it
-	plant func() (string, error) // and what is seen of it
+	sees  leave                  // the effects that clients may see
+	plant func() (string, error) // also returns a description
 	mend  func() error
-	brief bool // nothing is to be seen by waiting: plant has seen it
+	brief bool // plant has already checked the effects; no need to wait
 }
 
-// A leave is what clients may see besides the answers that are due. The zero leave is none.
+// A leave describes the effects of a fault that are allowed. The zero leave allows none.
 type leave struct {
-	cut     bool                                     // requests that end without an answer
-	refuses func(method, path string, a answer) bool // answers; nil: none
-	nothing bool                                     // a write that is refused has changed nothing: else nobody knows
-	logs    bool                                     // errors in the log
-	late    bool                                     // such errors also afterwards: what waits for etcd does so for ten seconds
-	latest  bool                                     // a watch may be told that its revision has not come yet
+	cut     bool                                     // requests without a response
+	refuses func(method, path string, a answer) bool // allowed error responses; nil means none
+	// if set, a refused write must not have been executed
+	nothing bool
+	logs    bool // errors in the log are allowed
+	// they are also allowed afterwards, because requests wait ten seconds for etcd
+	late bool
+	// a watch may fail because the server has not reached the revision yet
+	latest bool
 }
 
-// errLeftOut says that a trouble cannot be had on this machine.
+// errLeftOut means that this machine cannot cause a fault.
 var errLeftOut = errors.New("left out")
 
-// suffer goes through the timetable until ctx ends. A trouble that has come is mended first.
+// suffer runs the timetable until ctx ends. The last fault is repaired before suffer returns.
 func (s *subject) suffer(ctx context.Context, out *table, all []*trouble, order *rand.Rand) error {
 	for len(all) > 0 {
 		order.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -67,7 +73,7 @@ func (s *subject) suffer(ctx context.Context, out *table, all []*trouble, order 
 	return nil
 }
 
-// notReached tells of the troubles for which there was no time: none may be thought tried that was not.
+// notReached prints the faults that were not tested for lack of time.
 func (s *subject) notReached(out *table, left []*trouble) {
 	var names []string
 	for _, t := range left {
@@ -80,7 +86,7 @@ func (s *subject) notReached(out *table, left []*trouble) {
 	}
 }
 
-// endure is one trouble, from its coming until all is in order.
+// endure causes a fault and waits until it is repaired and all checks have passed.
 func (s *subject) endure(ctx context.Context, out *table, t *trouble) error {
 	before, faults, begin := s.counts.now(), s.faults(), time.Now()
 	if err := s.checkLogs(s.late); err != nil {
@@ -120,7 +126,7 @@ func (s *subject) endure(ctx context.Context, out *table, t *trouble) error {
 	return s.checkLogs(t.sees.logs)
 }
 
-// recover waits until every server says that it is ready.
+// recover waits until every server is ready.
 func (s *subject) recover() error {
 	for _, server := range s.running() {
 		var last answer
@@ -136,7 +142,7 @@ func (s *subject) recover() error {
 	return nil
 }
 
-// pause waits, and says whether ctx has not ended.
+// pause waits for the given time. It reports whether ctx is still active.
 func pause(ctx context.Context, length time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -146,7 +152,7 @@ func pause(ctx context.Context, length time.Duration) bool {
 	}
 }
 
-// chosen are the troubles that -only names; "" names all.
+// chosen returns the faults that match -only. An empty string matches all faults.
 func chosen(all []*trouble, only string) []*trouble {
 	return slices.DeleteFunc(all, func(t *trouble) bool { return only != "" && !strings.Contains(t.name, only) })
 }

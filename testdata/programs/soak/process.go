@@ -1,6 +1,7 @@
 package main
 
-// This file runs processes, apilet's and etcd's: each can be ended and started again, and one that ends by itself is found out.
+// This file starts and stops processes of apilet and etcd. It detects processes that end
+// unexpectedly.
 
 import (
 	"bytes"
@@ -19,25 +20,26 @@ import (
 	"time"
 )
 
-// A process is a program that runs, or does not.
+// A process represents a program that can be started and stopped.
 type process struct {
 	name  string
-	dir   string          // for its log
-	args  func() []string // the command line, made anew for each start
-	env   []string        // besides the soak's own
-	alarm func(error)     // it has ended, and nobody has told it to
+	dir   string          // for the log
+	args  func() []string // returns the command line for the next start
+	env   []string        // in addition to the soak's own environment
+	alarm func(error)     // called if the process ends unexpectedly
 
-	pid  atomic.Int64 // 0: it does not run
-	told atomic.Bool  // to end
+	pid  atomic.Int64 // 0 if it does not run
+	told atomic.Bool  // whether it has been stopped deliberately
 
-	mu    sync.Mutex // guards what follows
-	cmd   *exec.Cmd  // of the last start; nil: there was none
-	ended chan error // the end of cmd; 1, so that it need not be awaited
+	mu  sync.Mutex // guards the fields below
+	cmd *exec.Cmd  // the command of the last start, or nil if the process was never started
+	// receives the exit status of cmd; it is buffered because it may never be received
+	ended chan error
 }
 
 func (p *process) logFile() string { return filepath.Join(p.dir, p.name+".log") }
 
-// run starts the process, whose output is appended to its log.
+// run starts the process. Its output is appended to the log.
 func (p *process) run() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +67,7 @@ func (p *process) run() error {
 	return nil
 }
 
-// end stops the process and waits for it. One that was asked politely says so with exit code 0, within endWithin.
+// end stops the process and waits for it. After SIGTERM it must exit with 0 within endWithin.
 func (p *process) end(how syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +88,7 @@ func (p *process) end(how syscall.Signal) error {
 	}
 }
 
-// signal sends what does not end the process.
+// signal sends a signal that does not end the process.
 func (p *process) signal(what syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,13 +97,15 @@ func (p *process) signal(what syscall.Signal) error {
 
 // ---- A server ----
 
-// A server is an apilet.
+// A server is an apilet process.
 type server struct {
 	process
 	kubeconfig string
-	authority  func() []byte          // PEM, of those who vouch for its certificate; nil: it speaks no TLS
-	url        atomic.Pointer[string] // of the running process
-	seen       int64                  // bytes of the log that were looked at; the subject's
+	// authority returns the PEM of the authority for its certificate; nil if it does not use TLS.
+	authority func() []byte
+	url       atomic.Pointer[string] // of the running process
+	// number of checked bytes of the log; used by the subject only
+	seen int64
 }
 
 // start runs the server and waits until it serves.
@@ -133,7 +137,7 @@ func serverOf(kubeconfig string) string {
 	return config.Clusters[0].Cluster.Server
 }
 
-// logged is how much the server has logged up to now, for said.
+// logged returns the current size of the log, for said.
 func (s *server) logged() int64 {
 	info, err := os.Stat(s.logFile())
 	if err != nil {
@@ -142,18 +146,18 @@ func (s *server) logged() int64 {
 	return info.Size()
 }
 
-// said is what the server has logged since then.
+// said returns the log after that offset.
 func (s *server) said(since int64) []byte {
 	log, _ := os.ReadFile(s.logFile())
 	return log[min(since, int64(len(log))):]
 }
 
-// awaitSaid waits until the server has logged a text.
+// awaitSaid waits until the log contains a text.
 func (s *server) awaitSaid(since int64, text string) error {
 	return await(fmt.Sprintf("%s logs %q", s.name, text), func() bool { return bytes.Contains(s.said(since), []byte(text)) })
 }
 
-// certificate is the one that the server shows to who trusts its authority.
+// certificate returns the server's certificate. It must be valid for the authority.
 func (s *server) certificate() (*x509.Certificate, error) {
 	at, err := url.Parse(*s.url.Load())
 	if err != nil {

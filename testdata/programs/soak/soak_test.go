@@ -1,6 +1,6 @@
 package main
 
-// This file shows that the soak can fail: a program that never does proves nothing.
+// This file tests that the soak detects errors.
 
 import (
 	"context"
@@ -43,7 +43,7 @@ func TestGrowthIsSeen(t *testing.T) {
 	}
 }
 
-// seen is an event of the object o, for a watcher.
+// seen sends an event of the object o to a watcher.
 func seen(w *watcher, kind string, n int, rev string) {
 	var o object
 	o.Metadata.Name, o.Metadata.ResourceVersion, o.Metadata.Annotations = "o", rev, map[string]string{"soak/n": fmt.Sprint(n)}
@@ -76,14 +76,14 @@ func TestGapsAndRepetitionsAreSeen(t *testing.T) {
 	}
 }
 
-// TestSamplesWaitForTheServer: the table is begun before the servers have started.
+// TestSamplesWaitForTheServer checks that a sample can be taken before the server is started.
 func TestSamplesWaitForTheServer(t *testing.T) {
 	if now, ok := newSubject("s", t.TempDir(), "").sample(); ok {
 		t.Errorf("a server that has not started holds %+v", now)
 	}
 }
 
-// TestLostWritesAreSeen compares the ledger with a server that has one object.
+// TestLostWritesAreSeen compares the ledger with a server that returns a single object.
 func TestLostWritesAreSeen(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == kinds[0].path {
@@ -113,7 +113,7 @@ func TestLostWritesAreSeen(t *testing.T) {
 	}
 }
 
-// worked is a subject that is a handler.
+// worked returns a subject that sends its requests to the handler.
 func worked(t *testing.T, handler http.HandlerFunc) *subject {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -123,7 +123,8 @@ func worked(t *testing.T, handler http.HandlerFunc) *subject {
 	return s
 }
 
-// TestAnswersAreJudgedByTheTrouble: what a trouble excuses is no fault, and what it does not is one.
+// TestAnswersAreJudgedByTheTrouble checks that an error is only accepted if it is allowed by the
+// fault.
 func TestAnswersAreJudgedByTheTrouble(t *testing.T) {
 	code, cut := atomic.Int64{}, atomic.Bool{}
 	s := worked(t, func(w http.ResponseWriter, r *http.Request) {
@@ -137,7 +138,7 @@ func TestAnswersAreJudgedByTheTrouble(t *testing.T) {
 		title  string
 		leave  leave
 		method string
-		code   int // 0: the connection is cut
+		code   int // 0: the connection is closed
 		faults int
 		want   error
 	}{
@@ -161,10 +162,10 @@ func TestAnswersAreJudgedByTheTrouble(t *testing.T) {
 	}
 }
 
-// A tardy server answers the first write with 504, and carries it out when another request has been answered.
+// A tardy server answers the first write with 504 and executes it after another request.
 type tardy struct {
-	mu      sync.Mutex // guards what follows
-	n, rev  int        // of the object; n 0: it is not there
+	mu      sync.Mutex // guards the fields below
+	n, rev  int        // state of the object, which does not exist if n is zero
 	waiting func()
 	seen    int
 }
@@ -173,7 +174,7 @@ func (s *tardy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text, _ := io.ReadAll(r.Body)
-	if s.seen++; s.seen == 4 && s.waiting != nil { // between the second look and the second attempt
+	if s.seen++; s.seen == 4 && s.waiting != nil { // between the second read and the second attempt
 		s.waiting()
 	}
 	n := number(regexp.MustCompile(`"soak/n":"(\d+)"`), text)
@@ -191,7 +192,7 @@ func (s *tardy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		w.WriteHeader(504)
 		return
-	case r.Method != "GET" && s.seen < 4: // still away
+	case r.Method != "GET" && s.seen < 4: // still unavailable
 		w.WriteHeader(504)
 		return
 	case r.Method == "PATCH" && int(rev) != s.rev || r.Method == "POST" && s.n > 0:
@@ -206,7 +207,8 @@ func (s *tardy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"metadata": map[string]any{"name": "o", "resourceVersion": fmt.Sprint(s.rev), "annotations": map[string]string{"soak/n": fmt.Sprint(s.n)}}})
 }
 
-// TestWritesInDoubtAreFollowed: also one that happens long after it was answered with 504 is counted once, and for what it is.
+// TestWritesInDoubtAreFollowed checks that a write is counted correctly if it is executed long
+// after the response.
 func TestWritesInDoubtAreFollowed(t *testing.T) {
 	for _, before := range []int{0, 6} {
 		server := &tardy{n: before, rev: 10}
@@ -233,7 +235,8 @@ func TestWritesInDoubtAreFollowed(t *testing.T) {
 	}
 }
 
-// TestRefusedWritesMustNotHappen: a full disk that says no and does it all the same is found out.
+// TestRefusedWritesMustNotHappen checks that the soak notices a refused write that the server has
+// executed.
 func TestRefusedWritesMustNotHappen(t *testing.T) {
 	s := worked(t, func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"metadata":{"name":"o","resourceVersion":"11","annotations":{"soak/n":"2"}}}`)
@@ -245,7 +248,8 @@ func TestRefusedWritesMustNotHappen(t *testing.T) {
 	}
 }
 
-// TestOtherDataAreToBeTold: a watch that is continued after a restore is a fault, and one that is told 410 is none.
+// TestOtherDataAreToBeTold checks that a watch must not be continued after a restore and that it
+// may return 410.
 func TestOtherDataAreToBeTold(t *testing.T) {
 	for frame, faults := range map[string]int{
 		`{"type":"ERROR","object":{"code":410}}`: 0,
@@ -263,7 +267,8 @@ func TestOtherDataAreToBeTold(t *testing.T) {
 	}
 }
 
-// TestListsAcrossAMoveAreNotBelieved: a list that was asked for before the data became others, and answered after, may be of either.
+// TestListsAcrossAMoveAreNotBelieved checks that a list is ignored if the data was replaced between
+// the request and the response.
 func TestListsAcrossAMoveAreNotBelieved(t *testing.T) {
 	moves := 1
 	var s *subject
@@ -281,7 +286,8 @@ func TestListsAcrossAMoveAreNotBelieved(t *testing.T) {
 	}
 }
 
-// TestTimetable: each trouble comes once before any comes again; one that cannot be had is left out; the order is the seed's.
+// TestTimetable checks that each fault occurs once before any is repeated, that unavailable faults
+// are skipped, and that the seed determines the order.
 func TestTimetable(t *testing.T) {
 	var orders []string
 	for _, seed := range []uint64{1, 1, 2} {
@@ -324,7 +330,7 @@ func TestTimetable(t *testing.T) {
 	}
 }
 
-// TestBitFlipsBack in all places of a file.
+// TestBitFlipsBack checks that all occurrences in a file are replaced.
 func TestBitFlipsBack(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
 	whole := strings.Repeat("before "+markerText+" after ", 3)
@@ -344,7 +350,7 @@ func TestBitFlipsBack(t *testing.T) {
 	}
 }
 
-// TestTimeOfThisGoCanBeShifted: the line that the drifting server adds has its place.
+// TestTimeOfThisGoCanBeShifted checks that the source of time.Now has the expected line.
 func TestTimeOfThisGoCanBeShifted(t *testing.T) {
 	source, err := os.ReadFile(filepath.Join(runtime.GOROOT(), "src", "time", "time.go"))
 	if err != nil {
@@ -358,7 +364,8 @@ func TestTimeOfThisGoCanBeShifted(t *testing.T) {
 	}
 }
 
-// TestBalancerGoesToWhoIsReady, or to whoever answers where nobody is.
+// TestBalancerGoesToWhoIsReady checks that connections go to ready servers, or to any reachable
+// server if none is ready.
 func TestBalancerGoesToWhoIsReady(t *testing.T) {
 	b, err := newBalancer()
 	if err != nil {
@@ -406,7 +413,7 @@ func TestBalancerGoesToWhoIsReady(t *testing.T) {
 	}
 }
 
-// askThrough tells how many of six connections came to which server.
+// askThrough sends six requests and returns the number of requests that each server received.
 func askThrough(t *testing.T, b *balancer) (who [2]int) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

@@ -1,6 +1,6 @@
 package main
 
-// This file is a subject: one server or several under one address, what works it, its samples, its requests, and what is said about it.
+// This file implements the subject, which includes the servers, the load and the results.
 
 import (
 	"bytes"
@@ -24,17 +24,19 @@ import (
 )
 
 const (
-	patience  = 2 * time.Minute // for an answer, a start, a condition, or watches to catch up: far more than any needs
-	endWithin = time.Minute     // of SIGTERM; a server promises half of it
+	// maximum wait for a response, a start, a condition, or watches to catch up; far more than any
+	// of these needs
+	patience  = 2 * time.Minute
+	endWithin = time.Minute // timeout after SIGTERM, which is twice the limit of the server
 	blink     = 20 * time.Millisecond
-	faultsMax = 50 // told in words; more are only counted
+	faultsMax = 50 // maximum number of errors to print
 	token     = "soak"
 )
 
-// counts are the table's columns that only rise.
+// counts are the increasing columns of the table.
 type counts struct{ requests, written, listed, events, expired, refused, cutOff atomic.Int64 }
 
-// tallies are counts of one moment.
+// tallies are the counts at one moment.
 type tallies struct{ written, expired, refused, cutOff int64 }
 
 func (c *counts) now() tallies {
@@ -45,41 +47,42 @@ func (t tallies) minus(was tallies) tallies {
 	return tallies{t.written - was.written, t.expired - was.expired, t.refused - was.refused, t.cutOff - was.cutOff}
 }
 
-// A subject is what is worked, and what is known of it.
+// A subject is the system under test with its observed state.
 type subject struct {
 	name, dir string
-	program   string         // of its servers
-	front     *balancer      // nil: the one server is asked
-	etcd      *cluster       // nil: the server has a file
-	drift     *drift         // nil: the server has the machine's clock
-	authority string         // file of those who vouch for its certificates; "": it speaks no TLS
-	standing  leave          // what clients may see at any time
-	had       map[string]int // how often each trouble has come; the timetable's
-	late      bool           // the log may have errors of the last trouble yet; the timetable's
-	client    *http.Client
-	counts    counts
-	ledger    *ledger
-	samples   []sample // the table's
-	draining  chan struct{}
-	over      context.Context // ends when the subject cannot be worked any more, with the cause
-	fail      context.CancelCauseFunc
+	program   string         // binary of its servers
+	front     *balancer      // nil if requests are sent to the server directly
+	etcd      *cluster       // nil if the server has a file
+	drift     *drift         // nil if the server uses the clock of the machine
+	authority string         // file with the certificate authority; "" if it does not use TLS
+	standing  leave          // effects that are always allowed
+	had       map[string]int // number of times that each fault occurred; used by the timetable only
+	// the log may still have errors of the last fault; used by the timetable only
+	late     bool
+	client   *http.Client
+	counts   counts
+	ledger   *ledger
+	samples  []sample // used by the table only
+	draining chan struct{}
+	over     context.Context // canceled with the cause when the subject has failed
+	fail     context.CancelCauseFunc
 
-	leave   atomic.Pointer[leave] // what clients may see now
-	lineage atomic.Int64          // how often the data have become others, whose revisions mean something else
-	rewound atomic.Int64          // how often older data have come back
-	slow    atomic.Int64          // answers outside of troubles that the standing leave excuses
-	silence atomic.Int64          // nanoseconds: how long the bystander has waited at most, since this was set to 0
+	leave   atomic.Pointer[leave] // currently allowed effects
+	lineage atomic.Int64          // incremented when the data is copied and gets new revisions
+	rewound atomic.Int64          // incremented when a backup is restored
+	slow    atomic.Int64          // responses outside of faults that the standing leave allowed
+	silence atomic.Int64          // longest wait of the bystander since the reset, in nanoseconds
 
-	usedBefore time.Duration // processor time at the row before; the table's
+	usedBefore time.Duration // processor time at the previous row; used by the table only
 	rowBefore  time.Time
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	servers []*server
-	said    []string // the first faults
-	count   int      // of all faults
+	said    []string // the first errors
+	count   int      // number of all errors
 }
 
-// newSubject is a server on a file of its own.
+// newSubject returns a subject with a single server that uses a file.
 func newSubject(name, dir, program string) *subject {
 	over, fail := context.WithCancelCause(context.Background())
 	s := &subject{name: name, dir: filepath.Join(dir, name), program: program, ledger: newLedger(), draining: make(chan struct{}), had: map[string]int{},
@@ -89,13 +92,13 @@ func newSubject(name, dir, program string) *subject {
 	return s
 }
 
-// secure has the subject's servers speak TLS, with certificates of their own.
+// secure makes the subject's servers use TLS with generated certificates.
 func (s *subject) secure() *subject {
 	s.authority = filepath.Join(s.dir, "certs", "ca.crt")
 	return s
 }
 
-// spread has three servers on etcd in the place of the one.
+// spread replaces the server by three servers on etcd.
 func (s *subject) spread() (err error) {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
@@ -116,7 +119,8 @@ func (s *subject) spread() (err error) {
 	return os.WriteFile(s.authority, s.etcd.signer.pem, 0o600)
 }
 
-// newServer is one that does not run. where are the flags that say where its objects are.
+// newServer returns a server that has not been started. The flags for the storage are returned by
+// where.
 func (s *subject) newServer(name string, where func() []string) *server {
 	one := &server{kubeconfig: filepath.Join(s.dir, name+".kubeconfig"), authority: func() []byte { pem, _ := os.ReadFile(s.authority); return pem }}
 	one.process = process{name: name, dir: s.dir, alarm: s.fail, args: func() []string {
@@ -137,7 +141,7 @@ func (s *subject) tokens() string { return filepath.Join(s.dir, "tokens.csv") }
 
 func (s *subject) data() string { return filepath.Join(s.dir, "disk", "apilet.db") }
 
-// running are the servers of now.
+// running returns the current servers.
 func (s *subject) running() []*server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +155,8 @@ func (s *subject) become(servers ...*server) {
 	s.front.serve(servers...)
 }
 
-// live runs the subject and everything that works it until ctx ends, then lets the watches catch up, stops the servers and checks their files.
+// live runs the subject and its load until ctx is done. At the end it waits for the watches, stops
+// the servers and checks the files.
 func (s *subject) live(ctx context.Context, out *table, troubles []*trouble, order *rand.Rand) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -172,7 +177,7 @@ func (s *subject) live(ctx context.Context, out *table, troubles []*trouble, ord
 	if s.over.Err() == nil {
 		s.compareAll()
 	}
-	close(s.draining) // from here on watchers end when they know what the ledger knows
+	close(s.draining) // the watchers stop when they have received all writes
 	watchers.Wait()
 	if s.over.Err() != nil {
 		return context.Cause(s.over)
@@ -180,7 +185,7 @@ func (s *subject) live(ctx context.Context, out *table, troubles []*trouble, ord
 	return s.finish()
 }
 
-// begin starts the servers, and makes what the work needs.
+// begin starts the servers and creates the initial objects.
 func (s *subject) begin() error {
 	if err := errors.Join(os.MkdirAll(s.dir, 0o700), os.MkdirAll(filepath.Dir(s.data()), 0o700),
 		os.WriteFile(s.tokens(), []byte(token+",soak,soak,system:masters\n"), 0o600)); err != nil {
@@ -213,7 +218,7 @@ func (s *subject) begin() error {
 	return s.furnish()
 }
 
-// finish stops the servers, and looks at what they leave.
+// finish stops all servers and checks their data files.
 func (s *subject) finish() error {
 	defer s.fail(nil)
 	stopped := each(s.servers, func(one *server) error { return one.end(syscall.SIGTERM) })
@@ -240,7 +245,7 @@ func (s *subject) killAll() {
 	}
 }
 
-// checkLogs looks at what has been logged since the last time, for what a server never says when it is well.
+// checkLogs checks the new log lines for errors and panics.
 func (s *subject) checkLogs(allowed bool) error {
 	for _, one := range s.running() {
 		text := one.said(one.seen)
@@ -264,7 +269,7 @@ var (
 	clockBehind = regexp.MustCompile(`(?m)^apilet_clock_behind_seconds (\S+)`)
 )
 
-// sample reads what the servers hold now, all together, from the outside and from /metrics.
+// sample returns the sum of the servers' resources, from the operating system and from /metrics.
 func (s *subject) sample() (now sample, ok bool) {
 	all := s.running()
 	for _, one := range all {
@@ -306,7 +311,7 @@ func number(pattern *regexp.Regexp, text []byte) float64 {
 	return n
 }
 
-// processor is the share of one core that the servers have used since the row before.
+// processor returns the CPU usage of the servers since the last row, in percent of one core.
 func (s *subject) processor() float64 {
 	ticks := 0
 	for _, one := range s.running() {
@@ -320,32 +325,35 @@ func (s *subject) processor() float64 {
 		system, _ := strconv.Atoi(fields[12])
 		ticks += user + system
 	}
-	used, now := time.Duration(ticks)*10*time.Millisecond, time.Now() // in ticks of 1/100 s, on every Linux
+	// Linux counts in ticks of 1/100 s
+	used, now := time.Duration(ticks)*10*time.Millisecond, time.Now()
 	share := 100 * (used - s.usedBefore).Seconds() / now.Sub(s.rowBefore).Seconds()
-	if used < s.usedBefore || s.rowBefore.IsZero() { // another process than at the row before
+	// the process was restarted since the last row
+	if used < s.usedBefore || s.rowBefore.IsZero() {
 		share = 0
 	}
 	s.usedBefore, s.rowBefore = used, now
 	return share
 }
 
-// ---- Requests and faults ----
+// ---- Requests and errors ----
 
-// An answer is an HTTP response, read to its end.
+// An answer contains the status and the body of an HTTP response.
 type answer struct {
 	code int
 	body []byte
 }
 
-// errDoubt: nobody knows whether the server has done what was asked, now or later.
+// errDoubt means that a request may have been executed, or may be executed later.
 var errDoubt = errors.New("there was no answer")
 
-// A refusedError is an answer that may be seen while a trouble lasts. What was asked has not been done.
+// A refusedError is an error response that the current fault allows. The request has not been
+// executed.
 type refusedError struct{ answer }
 
 func (e refusedError) Error() string { return fmt.Sprintf("%d %.200s", e.code, e.body) }
 
-// address is where clients go.
+// address returns the URL for clients.
 func (s *subject) address() string {
 	if s.front != nil {
 		return s.front.url()
@@ -381,14 +389,15 @@ func (s *subject) send(ctx context.Context, method, url, body, contentType strin
 	return answer{response.StatusCode, text}, err
 }
 
-// askServer makes a request at one of the servers, of which nothing is demanded.
+// askServer sends a request to one server. Any response is allowed.
 func (s *subject) askServer(one *server, path string) (answer, error) {
 	ctx, cancel := context.WithTimeout(s.over, 5*time.Second)
 	defer cancel()
 	return s.send(ctx, "GET", *one.url.Load()+path, "", "")
 }
 
-// call makes one request. It returns answers that are to be judged; others, which the trouble of now excuses, are errors.
+// call sends one request. It returns an error if the response is allowed by the current fault.
+// Other responses must be checked by the caller.
 func (s *subject) call(method, path, body, contentType string) (answer, error) {
 	ctx, cancel := context.WithTimeout(s.over, patience)
 	defer cancel()
@@ -398,7 +407,8 @@ func (s *subject) call(method, path, body, contentType string) (answer, error) {
 	if s.over.Err() != nil {
 		return answer{}, context.Cause(s.over)
 	}
-	for _, leave := range []*leave{before, s.leave.Load()} { // of when it was sent, or of when it was answered
+	// effects that were allowed when the request was sent or answered
+	for _, leave := range []*leave{before, s.leave.Load()} {
 		switch {
 		case err != nil && leave.cut && ctx.Err() == nil:
 			s.counts.cutOff.Add(1)
@@ -422,7 +432,7 @@ func (s *subject) call(method, path, body, contentType string) (answer, error) {
 	return a, nil
 }
 
-// ask is call for requests that may be repeated: it goes on until the server answers. It gives up when the subject does.
+// ask repeats a GET until the server responds. It stops when the subject has failed.
 func (s *subject) ask(path string) answer {
 	for s.over.Err() == nil {
 		a, err := s.call("GET", path, "", "")
@@ -434,7 +444,8 @@ func (s *subject) ask(path string) answer {
 	return answer{}
 }
 
-// fault notes that something is not as it should be. What comes after the end of the subject follows from that.
+// fault records an error. Errors after the end of the subject are ignored, because they are
+// consequences.
 func (s *subject) fault(format string, args ...any) {
 	if s.over.Err() != nil {
 		return
@@ -452,7 +463,7 @@ func (s *subject) faults() int {
 	return s.count
 }
 
-// verdict prints what became of the subject, and returns an error if that is not well.
+// verdict prints the subject's result. It returns an error if the subject has failed.
 func (s *subject) verdict(out io.Writer) error {
 	judged := bounds
 	if len(s.samples) < 4 {

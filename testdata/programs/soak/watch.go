@@ -1,8 +1,9 @@
 package main
 
-// This file watches. A watcher keeps what it has been told of each object and holds every event against it: the count of writes goes up
-// by one, an object is ADDED when it was not there and DELETED when it was. It resumes where it was, also on a restarted server, and
-// begins anew with a list only when it is told that its revision is compacted.
+// This file contains the watchers. A watcher remembers the last event of each object to check the
+// next event. The number of writes must increase by one. Only new objects may be added, and only
+// existing objects may be deleted. A watcher continues at the last revision, even if the server was
+// restarted. It only lists the objects again if the watch returns 410.
 
 import (
 	"bufio"
@@ -15,25 +16,26 @@ import (
 	"time"
 )
 
-// A manner is how a watcher treats its connection.
+// A manner describes how fast a watcher reads.
 type manner int
 
 const (
-	steady manner = iota // reads what comes
-	slow                 // takes naps, and long ones at times, so that it is behind
-	fickle               // hangs up, and comes back later, at times too late
+	steady manner = iota // reads all events immediately
+	slow                 // pauses, sometimes long enough to fall behind
+	fickle               // disconnects and returns later, sometimes too late
 )
 
-// A watcher is a client of one kind's changes.
+// A watcher watches all objects of a kind.
 type watcher struct {
 	s     *subject
 	k     *kind
 	how   manner
 	known map[string]entry
-	rev   string // where it is; "" before a list
+	rev   string // current revision; "" before a list
 
-	lineage, rewound int64 // the subject's, when it listed
-	stale            bool  // the request of now was made after the data had become others than were listed: it has to be refused
+	lineage, rewound int64 // values of the subject at the time of the list
+	// the data was replaced between the list and this request, so that the server must reject it
+	stale bool
 }
 
 func (s *subject) startWatchers(running *sync.WaitGroup) {
@@ -45,7 +47,7 @@ func (s *subject) startWatchers(running *sync.WaitGroup) {
 	}
 }
 
-// run watches until the ledger is drained and the watcher knows all of it.
+// run watches the objects until the ledger is complete and all writes have been received.
 func (w *watcher) run() {
 	begin := time.Time{}
 	for w.s.over.Err() == nil {
@@ -70,7 +72,7 @@ func (w *watcher) run() {
 	}
 }
 
-// complete compares what the watcher was told with what was acknowledged.
+// complete reports whether the watcher has received all acknowledged writes.
 func (w *watcher) complete() bool {
 	for name, e := range w.s.ledger.copy(w.k) {
 		if was := w.known[name]; was.there != e.there || was.there && (was.n != e.n || e.rev != "" && was.rev != e.rev) {
@@ -80,7 +82,7 @@ func (w *watcher) complete() bool {
 	return true
 }
 
-// list begins anew. Nothing may be older than what the watcher knows.
+// list starts again with a list. The list must not be older than the received events.
 func (w *watcher) list() {
 	lineage, rewound := w.s.lineage.Load(), w.s.rewound.Load()
 	items, rev, ok := w.s.listAll(w.k.path)
@@ -88,11 +90,12 @@ func (w *watcher) list() {
 		time.Sleep(time.Second)
 		return
 	}
-	if lineage != w.s.lineage.Load() || rewound != w.s.rewound.Load() { // it may be of before or after
+	// the data was replaced meanwhile
+	if lineage != w.s.lineage.Load() || rewound != w.s.rewound.Load() {
 		return
 	}
 	if rewound != w.rewound {
-		w.known = nil // what it was told has never been
+		w.known = nil // the received events are no longer valid
 	}
 	w.lineage, w.rewound = lineage, rewound
 	known := map[string]entry{}
@@ -102,7 +105,8 @@ func (w *watcher) list() {
 			w.s.fault("LIST %s: %s is at write %d, a watch had %d", w.k.path, name, o.n(), was.n)
 		}
 	}
-	for name, was := range w.known { // what is gone was deleted, after that many writes or more
+	// missing objects were deleted; the number of writes is a lower bound
+	for name, was := range w.known {
 		if !known[name].there {
 			known[name] = entry{n: -max(was.n, -was.n)}
 		}
@@ -110,7 +114,7 @@ func (w *watcher) list() {
 	w.known, w.rev = known, rev
 }
 
-// follow is one watch request.
+// follow starts a watch and reads the events.
 func (w *watcher) follow() {
 	if w.rev == "" {
 		return
@@ -150,7 +154,7 @@ func (w *watcher) follow() {
 	}
 }
 
-// unanswered is a watch that did not begin.
+// unanswered checks the error response of a watch request.
 func (w *watcher) unanswered(before *leave, response *http.Response) {
 	text, _ := io.ReadAll(response.Body)
 	a, excused := answer{response.StatusCode, text}, false
@@ -164,7 +168,7 @@ func (w *watcher) unanswered(before *leave, response *http.Response) {
 	time.Sleep(blink)
 }
 
-// cancelLater gives a watch a moment to tell the last events.
+// cancelLater cancels the watch after two seconds, in which it can receive the last events.
 func cancelLater(ctx context.Context, cancel func()) {
 	select {
 	case <-time.After(2 * time.Second):
@@ -216,7 +220,7 @@ func (w *watcher) nap() {
 	w.sleep(pause)
 }
 
-// sleep ends when the watchers are to catch up.
+// sleep pauses. It returns early when the subject is draining.
 func (w *watcher) sleep(pause time.Duration) {
 	select {
 	case <-time.After(pause):
@@ -224,11 +228,12 @@ func (w *watcher) sleep(pause time.Duration) {
 	}
 }
 
-// refused is an ERROR event: the revision is compacted, or the watch is at fault.
+// refused handles an ERROR event. Only a 410, for a compacted revision, is generally allowed.
 func (w *watcher) refused(status json.RawMessage) {
 	var doc struct{ Code int }
 	_ = json.Unmarshal(status, &doc)
-	if doc.Code == http.StatusGatewayTimeout && w.s.leave.Load().latest && !w.stale { // of a server that is behind
+	// from a server that is behind
+	if doc.Code == http.StatusGatewayTimeout && w.s.leave.Load().latest && !w.stale {
 		time.Sleep(blink)
 		return
 	}
@@ -239,7 +244,7 @@ func (w *watcher) refused(status json.RawMessage) {
 	w.rev = ""
 }
 
-// event holds one event against what is known.
+// event compares the event with the last event of the same object.
 func (w *watcher) event(kind string, o *object) {
 	rev := o.Metadata.ResourceVersion
 	if w.stale {
@@ -259,7 +264,8 @@ func (w *watcher) event(kind string, o *object) {
 	case "ADDED":
 		fits = !was.there && (now.n == was.n+1 || was.n < 0 && now.n > -was.n || !w.seen(o.Metadata.Name))
 	case "MODIFIED":
-		fits = was.there && (now.n == was.n+1 || now.n == was.n && o.Metadata.Deleted != "") // a Pod is marked, and then goes
+		// the deletion timestamp of a Pod is set before it is deleted
+		fits = was.there && (now.n == was.n+1 || now.n == was.n && o.Metadata.Deleted != "")
 	case "DELETED":
 		fits = was.there && now.n == was.n
 	}
@@ -269,7 +275,8 @@ func (w *watcher) event(kind string, o *object) {
 	w.known[o.Metadata.Name] = now
 }
 
-// seen says that the watcher has heard of an object before: of another it cannot know how often it was written.
+// seen reports whether the watcher knows an object. For new objects the number of writes is
+// unknown.
 func (w *watcher) seen(name string) bool {
 	_, ok := w.known[name]
 	return ok

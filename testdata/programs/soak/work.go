@@ -1,7 +1,8 @@
 package main
 
-// This file makes the requests: writers who own their names, readers who ask for every sort of list, and a household of namespaces,
-// definitions, Events and backups. All take turns from one ticker, so that the server sees -rate requests a second and not more.
+// This file sends the requests. There are writers that use different names, readers that list
+// objects, and a goroutine that creates and deletes namespaces, definitions, Events and backups.
+// One ticker limits all of them to -rate requests per second.
 
 import (
 	"context"
@@ -22,7 +23,8 @@ const (
 	pageSize     = 25
 	householdGap = 10 * time.Second
 	bystandGap   = 100 * time.Millisecond
-	definitions  = 8 // names that come and go: metrics keep a series for each that was used
+	// number of names that are reused because the metrics keep a series for every name
+	definitions = 8
 )
 
 const definition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"%[1]ss.soak.example.com"},
@@ -31,7 +33,7 @@ const definition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResour
 "properties":{"turns":{"type":"integer"},"speed":{"type":"integer","default":7}},
 "x-kubernetes-validations":[{"rule":"self.turns >= 0"}]}}}}}]}}`
 
-// furnish makes what the work needs: a namespace, a definition, and the marker.
+// furnish creates the namespace, the definition and the marker that are used by the workers.
 func (s *subject) furnish() error {
 	for _, what := range [][2]string{
 		{"/api/v1/namespaces", `{"metadata":{"name":"soak"}}`},
@@ -45,9 +47,10 @@ func (s *subject) furnish() error {
 	return await(kinds[2].path+" is served", func() bool { return s.ask(kinds[2].path).code == 200 })
 }
 
-// startWorkers starts what makes requests until ctx ends.
+// startWorkers starts all goroutines that send requests. They run until ctx is done.
 func (s *subject) startWorkers(ctx context.Context, running *sync.WaitGroup) {
-	turns := make(chan struct{}) // unbuffered: a turn that nobody takes is gone, so that a pause is not made up for
+	// unbuffered, to avoid that requests are sent faster after a pause
+	turns := make(chan struct{})
 	running.Go(func() {
 		defer close(turns)
 		ticker := time.NewTicker(time.Second / time.Duration(*rate))
@@ -68,7 +71,7 @@ func (s *subject) startWorkers(ctx context.Context, running *sync.WaitGroup) {
 	running.Go(func() { s.standBy(ctx) })
 }
 
-// standBy is a client who wants one object, again and again, and takes the time for which there is no answer.
+// standBy reads an object in a loop and measures how long the server is unavailable.
 func (s *subject) standBy(ctx context.Context) {
 	for served := time.Now(); pause(ctx, bystandGap); {
 		asked := time.Now()
@@ -85,7 +88,7 @@ func (s *subject) standBy(ctx context.Context) {
 
 // ---- Writers ----
 
-// write does a random thing to a random name of its own, a turn each.
+// write repeatedly makes a random change to one of the writer's objects.
 func (s *subject) write(turns <-chan struct{}, writer int) {
 	for range turns {
 		k := kinds[rand.IntN(len(kinds))]
@@ -105,7 +108,7 @@ func (s *subject) create(k *kind, name string, e entry) {
 	s.settle(k, name, attempt{before: e, after: entry{n: e.n + 1, there: true}, code: 201}, a, err)
 }
 
-// change updates, patches or deletes an object, or tries what has to be refused.
+// change updates, patches or deletes an object, or sends a write that must be rejected.
 func (s *subject) change(k *kind, name string, e entry) {
 	path, next := k.path+"/"+name, entry{n: e.n + 1, there: true}
 	switch dice := rand.IntN(100); {
@@ -134,9 +137,10 @@ func (s *subject) change(k *kind, name string, e entry) {
 	}
 }
 
-// edited is what a GET answered, as its next write. What the server has filled in stays.
+// edited returns the response of a GET with the next counter. It includes the fields that were set
+// by the server.
 func (s *subject) edited(k *kind, name string, a answer) string {
-	e := s.ledger.get(k, name) // its revision may be another one since it was asked for
+	e := s.ledger.get(k, name) // the revision may have changed in the meantime
 	var read object
 	if err := json.Unmarshal(a.body, &read); err != nil || a.code != 200 || !e.fits(&read) {
 		s.fault("GET %s/%s: want write %d at %s, got %d %.200s", k.path, name, e.n, e.rev, a.code, a.body)
@@ -146,13 +150,14 @@ func (s *subject) edited(k *kind, name string, a answer) string {
 	return strings.Replace(string(a.body), was, is, 1)
 }
 
-// An attempt is a write under way.
+// An attempt is a write that was sent but has an unknown result.
 type attempt struct {
 	before, after entry
-	code          int // of the answer that is due
+	code          int // expected status of the response
 }
 
-// settle notes what a write has become. If nobody knows, or it was refused, the server is asked.
+// settle records the result of a write. If the result is unknown or the write was refused, it reads
+// the object.
 func (s *subject) settle(k *kind, name string, w attempt, a answer, err error) {
 	switch {
 	case err != nil:
@@ -164,7 +169,7 @@ func (s *subject) settle(k *kind, name string, w attempt, a answer, err error) {
 	}
 }
 
-// note enters a write that was answered, or found.
+// note records a successful write.
 func (s *subject) note(k *kind, name string, w attempt, a answer) {
 	now := w.after
 	if w.after.there {
@@ -177,7 +182,7 @@ func (s *subject) note(k *kind, name string, w attempt, a answer) {
 	s.ledger.set(k, name, now)
 }
 
-// entryOf is what an answer shows of an object.
+// entryOf returns the state of the object in a response.
 func entryOf(a answer) entry {
 	var o object
 	if a.code == 404 || json.Unmarshal(a.body, &o) != nil {
@@ -186,9 +191,10 @@ func entryOf(a answer) entry {
 	return entry{n: o.n(), there: true, rev: o.Metadata.ResourceVersion}
 }
 
-// resolve finds out what became of a write that was not answered: all of it has happened, or nothing, or all of it will happen yet, as with a
-// request that waits in the memory of an etcd that is held. As long as there is what was there before, the write is made again, on the
-// condition that this is so: when that is answered, the first one cannot happen any more.
+// resolve determines whether a write that got no response was executed. The write has happened, has
+// not happened, or may still happen, e.g. if the request waits in a suspended etcd. While the
+// object is unchanged, resolve repeats the write with a precondition on the current state. When the
+// repetition succeeds, the first write can no longer happen.
 func (s *subject) resolve(k *kind, name string, w attempt, refused bool) {
 	path := k.path + "/" + name
 	for first := true; s.over.Err() == nil; first = false {
@@ -201,7 +207,7 @@ func (s *subject) resolve(k *kind, name string, w attempt, refused bool) {
 		happened := found.there == w.after.there && (!found.there || found.n == w.after.n)
 		untouched := found.there == w.before.there && (!found.there || found.n == w.before.n)
 		switch {
-		case w.code == 409 && untouched: // it was to change nothing
+		case w.code == 409 && untouched: // the write had to be rejected
 			return
 		case happened && refused && first:
 			s.fault("%s: write %d was refused, and has happened", path, w.after.n)
@@ -220,7 +226,8 @@ func (s *subject) resolve(k *kind, name string, w attempt, refused bool) {
 	}
 }
 
-// repeated makes a write again, on the condition that what was found is still there. It is not done if that is not so, or nobody knows.
+// repeated sends a write again with a precondition on the current state. It returns false if the
+// state has changed or the result is unknown.
 func (s *subject) repeated(k *kind, name string, w attempt, found entry) (done bool) {
 	path := k.path + "/" + name
 	var a answer
@@ -228,7 +235,7 @@ func (s *subject) repeated(k *kind, name string, w attempt, found entry) (done b
 	switch {
 	case !w.before.there:
 		a, err = s.call("POST", k.path, k.body(name, "", w.after.n), jsonBody)
-	case !w.after.there: // also a Pod that was marked, and is to go yet
+	case !w.after.there: // also for a Pod that has a deletion timestamp already
 		a, err = s.call("DELETE", path, `{"gracePeriodSeconds":0,"preconditions":{"resourceVersion":"`+found.rev+`"}}`, jsonBody)
 	default:
 		a, err = s.call("PATCH", path, fmt.Sprintf(`{"metadata":{"resourceVersion":"%s","annotations":{"soak/n":"%d"}}}`, found.rev, w.after.n), mergeBody)
@@ -242,18 +249,18 @@ func (s *subject) repeated(k *kind, name string, w attempt, found entry) (done b
 
 // ---- Readers ----
 
-// A memory is a list that was read, to be asked for again at its revision.
+// A memory is a list that will be requested again at its revision.
 type memory struct {
 	path, rev string
 	items     map[string]object
 }
 
-// read asks for lists: every fourth turn of the others' rate is left to it.
+// read requests lists. It uses a quarter of the rate.
 func (s *subject) read(turns <-chan struct{}) {
 	var past *memory
 	for range turns {
 		k := kinds[rand.IntN(len(kinds))]
-		s.ledger.gate.RLock() // older data come back between reads
+		s.ledger.gate.RLock() // backups are restored between reads
 		switch rand.IntN(5) {
 		case 0:
 			past = s.readNow(k)
@@ -275,7 +282,7 @@ func (s *subject) read(turns <-chan struct{}) {
 	}
 }
 
-// readNow lists everything. What was acknowledged before the request is in it.
+// readNow reads a whole list. It must contain all writes that were acknowledged before the request.
 func (s *subject) readNow(k *kind) *memory {
 	before := s.ledger.copy(k)
 	items, rev, ok := s.listAll(k.path)
@@ -294,7 +301,7 @@ func (s *subject) notOlder(k *kind, items map[string]object, before map[string]e
 	}
 }
 
-// readChunks lists chunk by chunk, across restarts, too. All chunks show one revision.
+// readChunks reads a list in chunks, also across restarts. All chunks must have the same revision.
 func (s *subject) readChunks(k *kind) {
 	path := fmt.Sprintf("%s?limit=%d", k.path, pageSize)
 	last, rev := "", ""
@@ -322,7 +329,8 @@ func (s *subject) readChunks(k *kind) {
 	}
 }
 
-// readAgain lists as of a revision: it is what it was, or compacted.
+// readAgain reads a list at an earlier revision. The list must be unchanged, unless the revision is
+// compacted.
 func (s *subject) readAgain(m *memory) {
 	path := m.path + "?resourceVersionMatch=Exact&resourceVersion=" + m.rev
 	a := s.ask(path)
@@ -342,7 +350,7 @@ func (s *subject) readAgain(m *memory) {
 	}
 }
 
-// readSome lists with a selector.
+// readSome reads a list with a selector.
 func (s *subject) readSome(k *kind, selector string, fits func(*object) bool) {
 	path := k.path + "?" + selector
 	items, _, _ := s.listAll(path)
@@ -353,9 +361,9 @@ func (s *subject) readSome(k *kind, selector string, fits func(*object) bool) {
 	}
 }
 
-// ---- The household ----
+// ---- Housekeeping ----
 
-// keepHouse makes and removes what seldom changes.
+// keepHouse creates and deletes the objects that rarely change.
 func (s *subject) keepHouse(ctx context.Context) {
 	for turn := 0; ; turn++ {
 		select {
@@ -368,7 +376,7 @@ func (s *subject) keepHouse(ctx context.Context) {
 }
 
 func (s *subject) keepHouseOnce(turn int) {
-	s.ledger.gate.RLock() // older data come back between turns
+	s.ledger.gate.RLock() // backups are restored between turns
 	defer s.ledger.gate.RUnlock()
 	s.passNamespace(fmt.Sprint("passing-", turn))
 	for i := range 5 {
@@ -383,7 +391,8 @@ func (s *subject) keepHouseOnce(turn int) {
 	}
 }
 
-// passNamespace makes a namespace with objects of which one owns another, and waits until all are gone again.
+// passNamespace creates a namespace and objects in it, including an owner and its dependent. It
+// deletes the namespace and waits until all objects are deleted.
 func (s *subject) passNamespace(name string) {
 	path := "/api/v1/namespaces/" + name
 	s.must("POST", "/api/v1/namespaces", `{"metadata":{"name":"`+name+`"}}`, 201, 409)
@@ -395,11 +404,13 @@ func (s *subject) passNamespace(name string) {
 		s.gone(path + "/configmaps/owned")
 	}
 	s.must("POST", path+"/secrets", `{"metadata":{"name":"s"},"data":{"k":"dg=="}}`, 201, 409)
-	s.must("DELETE", path, "", 200, 404, 409) // 409: it was deleted before the connection was cut, and is emptying
+	// 409: the namespace was already deleted when the connection was closed, and it still contains
+	// objects
+	s.must("DELETE", path, "", 200, 404, 409)
 	s.gone(path)
 }
 
-// passDefinition makes a definition, uses it and removes it.
+// passDefinition creates a definition and an object of the new type, and deletes the definition.
 func (s *subject) passDefinition(name string) {
 	const all = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	path := "/apis/soak.example.com/v1/namespaces/soak/" + name + "s"
@@ -410,7 +421,8 @@ func (s *subject) passDefinition(name string) {
 	s.gone(all + "/" + name + "s.soak.example.com")
 }
 
-// must makes a request until it is answered, with one of some codes.
+// must repeats a request until the server responds. It records an error if the status is not one of
+// the given codes.
 func (s *subject) must(method, path, body string, codes ...int) answer {
 	for s.over.Err() == nil {
 		a, err := s.call(method, path, body, jsonBody)
@@ -431,7 +443,7 @@ func (s *subject) must(method, path, body string, codes ...int) answer {
 
 func (s *subject) gone(path string) { s.until(path, 404) }
 
-// until waits for a code.
+// until waits for a status code.
 func (s *subject) until(path string, code int) {
 	begin := time.Now()
 	for s.ask(path).code != code && s.over.Err() == nil {

@@ -1,8 +1,10 @@
 package main
 
-// This file puts an object of each built-in type into etcd in which every field is set, once as kube-apiserver writes it, in protobuf, and once as apilet
-// does, in JSON, and has both servers read them in both. No server would let such objects in: they are for decoders, conversions and defaults alone, so they
-// have an etcd of their own, whose servers end afterwards.
+// This file writes an object of every built-in type to etcd, with all fields set. The objects are
+// encoded in protobuf like in kube-apiserver and in JSON like in apilet. Both servers must be able
+// to read both. These objects would be rejected by a server. They are used to test the decoders,
+// conversions and defaults. They are stored in a separate etcd, and the servers are stopped at the
+// end.
 
 import (
 	"bytes"
@@ -26,7 +28,7 @@ import (
 
 const filledIn = "filled"
 
-// fields is the chapter about them.
+// fields runs the chapter about these objects.
 func (t *takeover) fields() {
 	t.stopAll()
 	check(os.RemoveAll(filepath.Join(t.dir, "etcd")))
@@ -51,10 +53,10 @@ func (t *takeover) fields() {
 	t.stop(apilet)
 }
 
-// harmful are types whose objects would keep a server from serving: it would look for others to serve the group.
+// harmful contains the types that would make a server forward requests to other servers.
 var harmful = map[string]bool{"APIService": true}
 
-// fill puts the objects of a type.
+// fill stores the objects of a type.
 func (t *takeover) fill(lay *layout.Layout, row *scheme.Resource) (put int, err error) {
 	var obj scheme.Object = kubetest.Filled(row.GoType)
 	obj.SetDeletionTimestamp(nil)
@@ -68,11 +70,12 @@ func (t *takeover) fill(lay *layout.Layout, row *scheme.Resource) (put int, err 
 		crd.Spec.Versions, crd.Status.StoredVersions = crd.Spec.Versions[:1], []string{"v1"}
 		crd.Spec.Versions[0].Name, crd.Spec.Versions[0].Storage = "v1", true
 	}
-	if level, ok := obj.(*flowcontrolv1.PriorityLevelConfiguration); ok { // it is in force at once
+	// it takes effect immediately
+	if level, ok := obj.(*flowcontrolv1.PriorityLevelConfiguration); ok {
 		level.Spec.Type, level.Spec.Exempt = flowcontrolv1.PriorityLevelEnablementLimited, nil
 		level.Spec.Limited.LimitResponse.Type = flowcontrolv1.LimitResponseTypeQueue
 	}
-	if row.Kind == "DaemonSet" { // all have it: kube-apiserver says 0 of one that has not
+	if row.Kind == "DaemonSet" { // all have it, because kube-apiserver returns 0 if it is missing
 		obj.SetAnnotations(map[string]string{appsv1.DeprecatedTemplateGeneration: "7"})
 	}
 	for _, format := range []string{"json", "protobuf"} {
@@ -103,7 +106,7 @@ func (t *takeover) fill(lay *layout.Layout, row *scheme.Resource) (put int, err 
 	return put, nil
 }
 
-// protobufOf is a value as kube-apiserver writes it, of one in JSON.
+// protobufOf converts a value from JSON to the protobuf that kube-apiserver writes.
 func protobufOf(value []byte) ([]byte, error) {
 	var meta struct{ APIVersion, Kind string }
 	if err := json.Unmarshal(value, &meta); err != nil {
@@ -141,7 +144,7 @@ func (t *takeover) put(key string, value []byte) error {
 	return nil
 }
 
-// inProtobuf compares what both answer in it.
+// inProtobuf compares the protobuf responses of the servers.
 func (t *takeover) inProtobuf(a, b *program) {
 	var problems []string
 	compared, alike := 0, 0
@@ -187,7 +190,8 @@ func (t *takeover) inProtobuf(a, b *program) {
 	t.claim(fmt.Sprintf("in protobuf: %d answers are equal, %d of them byte by byte", compared, alike), problems)
 }
 
-// sameMessage says that two answers are one object: maps have no order.
+// sameMessage reports whether two responses contain equal objects. The order of map entries does
+// not matter.
 func sameMessage(row *scheme.Resource, a, b []byte) bool {
 	var both [2]scheme.Object
 	for i, text := range [][]byte{a, b} {

@@ -1,10 +1,12 @@
-// Takeover runs kube-apiserver and apilet on one etcd, before, after and beside each other, and compares what they show.
+// Takeover runs kube-apiserver and apilet on the same etcd and compares the objects that are
+// returned by both servers.
 //
 //	KUBE_APISERVER=… ETCD=… APILET=… go run ./testdata/programs/takeover | tee testdata/programs/takeover/transcript.txt
 //
-// The three are programs: kube-apiserver 1.36, etcd 3.6, and apilet. It makes the objects of testdata/defaults (all built-in types) and objects.yaml
-// (what those leave out, and custom resources), and prints a line for each claim; exit code 1 when one does not hold. What it printed last is
-// transcript.txt. With the argument fields it does the last chapter alone.
+// The three are programs: kube-apiserver 1.36, etcd 3.6, and apilet. Takeover creates the objects
+// of testdata/defaults (all built-in types) and objects.yaml (missing cases and custom resources),
+// and prints a line for each claim. The exit code is 1 if a claim does not hold. transcript.txt is
+// the last output. The argument fields runs the last chapter only.
 package main
 
 import (
@@ -34,8 +36,9 @@ import (
 )
 
 const (
-	ready   = 90 * time.Second
-	settle  = 20 * time.Second // for what the servers themselves write all the time
+	ready = 90 * time.Second
+	// time until objects written by the servers themselves are visible
+	settle  = 20 * time.Second
 	token   = "takeover"
 	mapPath = "/api/v1/namespaces/default/configmaps"
 )
@@ -67,7 +70,7 @@ func check(err error) {
 	}
 }
 
-// A takeover is the scene: etcd, and the servers on it.
+// A takeover holds the state of the test, including the running servers.
 type takeover struct {
 	dir     string
 	etcd    string
@@ -83,7 +86,7 @@ type program struct {
 
 func (t *takeover) say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-// claim prints what holds, or what does not, and why.
+// claim reports the result of a check, including the problems that were found.
 func (t *takeover) claim(what string, problems []string) {
 	if len(problems) == 0 {
 		t.say("  ok    %s", what)
@@ -247,7 +250,8 @@ func objects() (all []object) {
 	return all
 }
 
-// harmless is an object that keeps others from nothing: webhooks that are not there are asked about nothing.
+// harmless changes the rules of webhooks to make sure that the webhooks are not called, because
+// they do not exist.
 func harmless(o object) object {
 	hooks, _ := o["webhooks"].([]any)
 	for _, hook := range hooks {
@@ -261,12 +265,13 @@ func harmless(o object) object {
 
 func meta(o object) map[string]any { return o["metadata"].(map[string]any) }
 
-// renamed are the objects under other names, but for those whose names mean something.
+// renamed returns the objects with different names. It skips objects whose name must not be
+// changed.
 func renamed(all []object) (out []object) {
 	for _, o := range all {
 		name, _ := meta(o)["name"].(string)
 		switch o["kind"] {
-		case "Event": // belongs to the namespace of what it is about
+		case "Event": // belongs to the namespace of its object
 			continue
 		case "CustomResourceDefinition", "APIService", "IPAddress", "ServiceCIDR", "Node", "CSINode", "CSIDriver", "Namespace":
 			continue
@@ -289,7 +294,7 @@ func renamed(all []object) (out []object) {
 	return out
 }
 
-// A resource is one that can be listed.
+// A resource is a resource that can be listed.
 type resource struct {
 	path, name, kind string
 	namespaced       bool
@@ -324,7 +329,8 @@ func (t *takeover) resources(p *program) map[string]resource {
 	return found
 }
 
-// create makes objects, those of custom resources once their types are served. It returns how many came to be.
+// create creates objects. Custom resources are created after their types are served. It returns the
+// number of created objects.
 func (t *takeover) create(p *program, namespace string, all []object) (made int) {
 	var refused []string
 	body := fmt.Sprintf(`{"metadata":{"name":%q}}`, namespace)
@@ -381,7 +387,7 @@ func (t *takeover) pathOf(p *program, o object, in string) (string, bool) {
 	return "", false
 }
 
-// everything is what a server shows, by resource, namespace and name.
+// everything returns all objects of the server by resource, namespace and name.
 func (t *takeover) everything(p *program) map[string]object {
 	all := map[string]object{}
 	for _, r := range t.resources(p) {
@@ -400,7 +406,8 @@ func (t *takeover) everything(p *program) map[string]object {
 	return all
 }
 
-// same compares all that two servers show. What servers write by themselves, it gives time.
+// same compares all objects of two servers. It waits for objects that are written by the servers
+// themselves.
 func (t *takeover) same(what string, a, b *program) {
 	var problems []string
 	n := 0
@@ -419,7 +426,8 @@ func (t *takeover) same(what string, a, b *program) {
 	t.claim(fmt.Sprintf("%s: %d objects are equal, revisions and all", what, n), problems)
 }
 
-// differences are those between two servers' objects of the types that both serve; goesOn leaves out what servers keep writing.
+// differences compares two servers' objects of the types that both serve. goesOn excludes objects
+// that servers update all the time.
 func differences(a, b map[string]object, goesOn bool) (problems []string) {
 	for key, o := range a {
 		resource, name, isObject := strings.Cut(key, " ")
@@ -474,9 +482,9 @@ func unequal(at string, a, b any) (out []string) {
 	return out
 }
 
-// ---- Writing beside each other
+// ---- Concurrent writes
 
-// write changes each object through both servers, one right after the other, and compares again.
+// write updates each object through both servers and then compares the objects.
 func (t *takeover) write(a, b *program) {
 	var problems []string
 	n := 0
@@ -506,10 +514,10 @@ func (t *takeover) write(a, b *program) {
 	t.same("then", a, b)
 }
 
-// services makes Services of many node ports through both servers at once.
+// services creates Services with many node ports through both servers concurrently.
 func (t *takeover) services(a, b *program) {
 	const clients, each = 16, 8
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards the variables below
 	addresses := map[any]string{}
 	var problems []string
 	var running sync.WaitGroup
@@ -559,7 +567,7 @@ func (t *takeover) services(a, b *program) {
 	var left []string
 	for i := range clients {
 		for j := range each {
-			p := []*program{a, b}[(i+j+1)%2] // the one that did not make it
+			p := []*program{a, b}[(i+j+1)%2] // the server that did not create it
 			if code, text, err := t.call(p, "DELETE", fmt.Sprintf("/api/v1/namespaces/default/services/many-%d-%d", i, j), "", nil); err != nil || code != 200 {
 				left = append(left, fmt.Sprintf("%s: %d %.200s", p.name, code, text))
 			}
@@ -575,9 +583,10 @@ func (t *takeover) services(a, b *program) {
 	t.claim("each deleted by the server that did not make it, with its IPAddress", left)
 }
 
-// ---- Taking the other's place
+// ---- Replacing the server
 
-// rolling writes and watches all the while as one server takes the other's place, and again. The watcher sees each version once, in order.
+// rolling writes and watches continuously while one server replaces the other, repeatedly. The
+// watcher must receive each version once, in order.
 func (t *takeover) rolling(kube *program) {
 	const maps = 4
 	var mu sync.Mutex // guards now
@@ -630,7 +639,8 @@ func (t *takeover) rolling(kube *program) {
 	t.claim(fmt.Sprintf("%d writes; the watch has moved %d times, at its revision", last[0]+last[1]+last[2]+last[3], w.moves-1), w.problems(last))
 }
 
-// increment writes the number n into a ConfigMap, whichever server there is, until it is there. It returns the number that it is now.
+// increment repeats writing the number n into a ConfigMap until it succeeds, through the current
+// server. It returns the stored number.
 func (t *takeover) increment(current func() *program, name string, n int) int {
 	for {
 		p := current()
@@ -641,7 +651,7 @@ func (t *takeover) increment(current func() *program, name string, n int) int {
 		}
 		var had int
 		fmt.Sscan(o["data"].(object)["n"].(string), &had)
-		if had >= n { // a write whose answer was lost
+		if had >= n { // the response of an earlier write was lost
 			return had
 		}
 		o["data"].(object)["n"] = fmt.Sprint(n)
@@ -656,15 +666,15 @@ func (t *takeover) increment(current func() *program, name string, n int) int {
 type follower struct {
 	t        *takeover
 	revision string
-	from     string // the server that it follows
+	from     string // the server that it watches
 	moves    int
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	seen   map[string][]int
 	errors []string
 }
 
-// follow goes on at the revision of its last event, wherever the server is now.
+// follow watches from the revision of its last event, on the current server.
 func (w *follower) follow(current func() *program, end <-chan struct{}) {
 	for {
 		p := current()
@@ -674,7 +684,9 @@ func (w *follower) follow(current func() *program, end <-chan struct{}) {
 		if resp, err := w.t.client.Do(req); err == nil {
 			w.moves++
 			w.from = p.name
-			go func() { // a server that goes ends its watches; a client whose server was replaced need not wait
+			// the server closes its watches when it stops, but a client should not have to wait for
+			// this
+			go func() {
 				for current() == p {
 					select {
 					case <-end:

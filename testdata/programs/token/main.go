@@ -1,13 +1,16 @@
-// Token opens a continue token with the server's own key, and shows it field by field.
+// Token decodes a continue token with the server's key and prints its fields.
 //
 //	go run . --ephemeral --continue-key-file keys &
 //	go run ./testdata/programs/token -keys keys -list //configmaps/ "$TOKEN"
 //
-// It does what Codec.Open in internal/continuetoken does, from the same bytes and without its code: a second reading of the format. -list is the
-// key range that the list walks: /GROUP/RESOURCE/, with NAMESPACE/ after it where the list was of one.
+// It does the same as Codec.Open in internal/continuetoken without using its code, so that it is a
+// second implementation of the format. -list is the key range of the list: /GROUP/RESOURCE/,
+// followed by NAMESPACE/ if the list was limited to a namespace.
 //
-// What one learns: a token holds no name that could be read without the key (the third of the ways that the design document on chunks
-// weighs under "Security implications of returning last or next key in the continue token"), and opens for the very list that it is from.
+// The program shows that a token contains no names that are readable without the key (the third
+// option that the design document on chunks discusses under "Security implications of returning
+// last or next key in the continue token"), and that it is only valid for the list that returned
+// it.
 package main
 
 import (
@@ -25,7 +28,7 @@ import (
 	"strings"
 )
 
-// A row is a field of the token: where it lies, what it is called, and what it says.
+// A row describes a field of the token with its offset, size, name and value.
 type row struct {
 	offset, size int
 	name, value  string
@@ -47,7 +50,8 @@ func main() {
 	}
 }
 
-// open returns what it could read, also beside an error: the part before the ciphertext is open to everybody.
+// open returns the fields that were decoded, even if there was an error. The key is only needed for
+// the part that is encrypted.
 func open(keys, list, labels, fields, text string) ([]row, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if err != nil || len(raw) < 21 {
@@ -76,7 +80,7 @@ func open(keys, list, labels, fields, text string) ([]row, error) {
 	return append(rows, inside(plain)...), nil
 }
 
-// inside reads the plaintext.
+// inside parses the plaintext.
 func inside(plain []byte) []row {
 	if len(plain) < 4 {
 		return nil
@@ -93,7 +97,7 @@ func inside(plain []byte) []row {
 	}
 }
 
-// secretOf is the line of the file whose id the token names.
+// secretOf returns the secret in the file with the id that the token contains.
 func secretOf(path string, id []byte) ([]byte, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -108,14 +112,15 @@ func secretOf(path string, id []byte) ([]byte, error) {
 	return nil, errors.New("none of the keys has sealed it")
 }
 
-// derive makes one key for each purpose of the one secret.
+// derive derives a key for each purpose from the secret.
 func derive(secret []byte, purpose string) []byte {
 	mac := hmac.New(sha256.New, secret)
 	mac.Write([]byte("apilet continue token " + purpose))
 	return mac.Sum(nil)
 }
 
-// sign is over the plaintext and the identity of the list, each part of which has its length before it.
+// sign authenticates the plaintext and the identity of the list. Each part is preceded by its
+// length.
 func sign(key []byte, list, labels, fields string, plain []byte) []byte {
 	selectors := ""
 	if labels != "" || fields != "" {

@@ -1,26 +1,29 @@
-// Webhook is an admission webhook to try things out with. It makes its own certificate, serves on a loopback port and prints the
-// configuration that makes an API server call it, so that two commands are enough:
+// Webhook is an admission webhook for experiments. It creates a certificate, listens on a loopback
+// port, and prints a configuration for the API server. Only two commands are needed:
 //
-//	go run ./testdata/programs/webhook > webhook.yaml &        # in the project's folder; it says on stderr what it is asked
+//	go run ./testdata/programs/webhook > webhook.yaml &        # in the project's folder; it logs requests to stderr
 //	kubectl apply -f webhook.yaml                     # once the file is there
 //
-// From then on, in every namespace but kube-system:
+// After that, in all namespaces except for kube-system:
 //
 //	kubectl create configmap a                        # gets the label webhook.example.com/seen: "true"
-//	kubectl create configmap forbidden                # is refused
-//	kubectl run web --image nginx:latest              # is let pass, with a warning
-//	kubectl delete configmap a                        # is seen, too
+//	kubectl create configmap forbidden                # is rejected
+//	kubectl run web --image nginx:latest              # is accepted with a warning
+//	kubectl delete configmap a                        # is also sent to the webhook
 //
-// and without them again:
+// To remove the configuration:
 //
 //	kubectl delete -f webhook.yaml
 //
-// With -certs it has its certificate from a folder, as a controller's manager has it (tls.crt and tls.key), and with -service NAMESPACE/NAME it prints the
-// configuration that controller-gen makes: by a Service, which somebody has to lead here. docs/warnings.md does it.
+// If -certs is set, the certificate is read from a directory that contains tls.crt and tls.key, as
+// in a controller manager. With -service NAMESPACE/NAME it prints the configuration that
+// controller-gen generates, which refers to a Service; the Service must lead to this program.
+// docs/warnings.md shows an example.
 //
-// With -delay it answers late, which shows what timeoutSeconds and failurePolicy do; with -policy Ignore it can be killed and nothing
-// but a line in the server's log (and in its audit log) tells. It is a program for trying and for reading: a webhook for use would keep
-// its certificate, and check that of its caller.
+// If -delay is set, the responses are delayed to show the effects of timeoutSeconds and
+// failurePolicy. If -policy is Ignore, the webhook can be killed. The failed calls are only visible
+// in the log and the audit log of the server. The program is an example. In production, a webhook
+// should keep its certificate and verify the certificate of the caller.
 package main
 
 import (
@@ -50,7 +53,7 @@ const (
 	forbidden = "forbidden"
 )
 
-// A review is as much of an AdmissionReview as is needed here.
+// A review contains the used fields of an AdmissionReview.
 type review struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`
@@ -84,10 +87,11 @@ type request struct {
 }
 
 type response struct {
-	UID              string            `json:"uid"`
-	Allowed          bool              `json:"allowed"`
-	Status           *status           `json:"status,omitempty"`
-	Patch            []byte            `json:"patch,omitempty"` // in base64, as encoding/json has it
+	UID     string  `json:"uid"`
+	Allowed bool    `json:"allowed"`
+	Status  *status `json:"status,omitempty"`
+	// encoding/json encodes it in base64
+	Patch            []byte            `json:"patch,omitempty"`
 	PatchType        string            `json:"patchType,omitempty"`
 	Warnings         []string          `json:"warnings,omitempty"`
 	AuditAnnotations map[string]string `json:"auditAnnotations,omitempty"`
@@ -99,7 +103,7 @@ type status struct {
 	Code    int    `json:"code"`
 }
 
-// mutate adds a label to what does not have it.
+// mutate adds a label to objects without it.
 func mutate(asked *request) *response {
 	answer := &response{Allowed: true, AuditAnnotations: map[string]string{"seen": "yes"}}
 	if _, ok := asked.Object.Metadata.Labels[label]; ok || asked.Operation == "DELETE" {
@@ -111,12 +115,12 @@ func mutate(asked *request) *response {
 	}
 	path := "/metadata/labels/" + strings.ReplaceAll(label, "/", "~1")
 	patch = append(patch, map[string]any{"op": "add", "path": path, "value": "true"})
-	answer.Patch, _ = json.Marshal(patch) // of strings: it cannot fail
+	answer.Patch, _ = json.Marshal(patch) // cannot fail for strings
 	answer.PatchType = "JSONPatch"
 	return answer
 }
 
-// validate refuses one name and warns about images that may change under their tag.
+// validate rejects a certain name and returns a warning for images with a tag that may change.
 func validate(asked *request) *response {
 	answer := &response{Allowed: true}
 	if asked.Name == forbidden {
@@ -131,7 +135,7 @@ func validate(asked *request) *response {
 	return answer
 }
 
-// handler answers reviews with what judge makes of them.
+// handler answers each review with the result of judge.
 func handler(delay time.Duration, judge func(*request) *response) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var asked review
@@ -150,11 +154,13 @@ func handler(delay time.Duration, judge func(*request) *response) http.HandlerFu
 		answer := judge(q)
 		answer.UID = q.UID
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(&review{APIVersion: asked.APIVersion, Kind: asked.Kind, Response: answer}) // who is gone needs no answer
+		// the client may already be disconnected
+		_ = json.NewEncoder(w).Encode(&review{APIVersion: asked.APIVersion, Kind: asked.Kind, Response: answer})
 	}
 }
 
-// certificate makes one for loopback that is its own authority, and returns it in PEM, too.
+// certificate creates a self-signed certificate for loopback. It also returns the certificate in
+// PEM.
 func certificate() (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -196,18 +202,18 @@ webhooks:
     - {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system]}
 `
 
-// byAddress leads to a program on this machine, byService where the Service leads.
+// byAddress refers to a program on this machine, byService to a Service.
 const (
 	byAddress = "    url: https://%s/%s\n    caBundle: %s"
 	byService = "    service: {namespace: %s, name: %s, path: /%s}"
 )
 
-// printConfigurations prints what makes a server call this program.
+// printConfigurations prints the webhook configurations for this program.
 func printConfigurations(policy string, where func(path string) string) error {
 	fmt.Printf(configuration, "Mutating", "mutate", policy, where("mutate"))
 	fmt.Print("---\n")
 	fmt.Printf(configuration, "Validating", "validate", policy, where("validate"))
-	return os.Stdout.Close() // kubectl apply -f - waits for it
+	return os.Stdout.Close() // kubectl apply -f - waits for the end of the output
 }
 
 func main() {

@@ -1,14 +1,15 @@
-// Weight says what the binary consists of: for each module the bytes that are linked of it, and, where it is asked for, the seconds of a
-// processor that it takes to compile.
+// Weight prints the size of each module in the binary. It can also measure the CPU time that is
+// needed to compile it.
 //
 //	go run ./testdata/programs/weight                       # the default build; seconds
 //	go run ./testdata/programs/weight -tags grpcnotrace     # another
 //	go run ./testdata/programs/weight -compile              # from an empty build cache: minutes
 //	go run ./testdata/programs/weight -packages             # by packages instead of modules
 //
-// Bytes are those of the stripped binary. A function's code brings tables that lie elsewhere (lines, stack maps): each byte of code is
-// charged with its share of them. What the linker lays together without saying whose it is, the descriptors of types and the strings, is
-// the last line. Seconds are of one process at a time, since two that share a core count more than they would take alone.
+// Bytes are those of the stripped binary. Each byte of code also includes a share of the tables in
+// other sections (lines, stack maps). The last line is the size of type descriptors and strings,
+// which are merged by the linker. Only one package is compiled at a time, because the CPU time
+// would be higher if two processes shared a core.
 package main
 
 import (
@@ -38,7 +39,7 @@ var (
 	lines    = flag.Int("lines", 25, "how many lines are printed")
 )
 
-// A weight is what one module, or package, costs.
+// A weight contains the cost of a module or package.
 type weight struct {
 	packages int
 	bytes    float64
@@ -105,7 +106,7 @@ func show(out io.Writer, weights map[string]*weight, rest, total float64) error 
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "seconds\tMB\tpackages\t  ")
 	line := func(w weight, name string) {
-		seconds := "-" // nobody asked
+		seconds := "-" // not measured
 		if *compile {
 			seconds = fmt.Sprintf("%.1f", w.seconds)
 		}
@@ -134,7 +135,7 @@ func (w *weight) add(o weight) {
 	w.seconds += o.seconds
 }
 
-// modulesOfPackages lists all packages of the program.
+// modulesOfPackages returns the module of each package of the program.
 func modulesOfPackages() (map[string]string, error) {
 	list, err := goTool(nil, "list", "-tags", *tags, "-deps", "-f", `{{.ImportPath}} {{with .Module}}{{.Path}}{{else}}Go's library{{end}}`, ".")
 	modules := map[string]string{}
@@ -145,7 +146,7 @@ func modulesOfPackages() (map[string]string, error) {
 	return modules, err
 }
 
-// compileSeconds compiles with an empty cache, one package after the other.
+// compileSeconds compiles all packages one at a time, without a cache.
 func compileSeconds(dir string) (map[string]float64, error) {
 	graph := filepath.Join(dir, "graph.json")
 	if _, err := goTool([]string{"GOCACHE=" + filepath.Join(dir, "cache"), "GOFLAGS=-p=1"}, "build", "-debug-actiongraph", graph, "-tags", *tags,
@@ -159,7 +160,8 @@ func compileSeconds(dir string) (map[string]float64, error) {
 	return secondsIn(data)
 }
 
-// secondsIn adds up what the go command's graph of actions says of each package. Its times are nanoseconds.
+// secondsIn sums the times of each package in the go command's action graph. They are in
+// nanoseconds.
 func secondsIn(graph []byte) (map[string]float64, error) {
 	var actions []struct {
 		Mode, Package   string
@@ -175,7 +177,8 @@ func secondsIn(graph []byte) (map[string]float64, error) {
 	return seconds, err
 }
 
-// linkedBytes builds the binary with its symbols and adds them up. total is the size of what a stripped one has too.
+// linkedBytes builds the binary and returns the sum of the symbol sizes. total is the size of all
+// sections that are kept in a stripped binary.
 func linkedBytes(dir string, modules map[string]string) (linked map[string]float64, total float64, err error) {
 	binary := filepath.Join(dir, "apilet")
 	if _, err := goTool(nil, "build", "-tags", *tags, "-trimpath", "-o", binary, "."); err != nil {
@@ -210,7 +213,8 @@ func linkedBytes(dir string, modules map[string]string) (linked map[string]float
 	return found.data, total, err
 }
 
-// symbolBytes reads what nm prints. stackMaps are the collector's: they belong to all code.
+// symbolBytes parses the output of nm. stackMaps are the garbage collector's tables, which belong
+// to all code.
 func symbolBytes(nm io.Reader, modules map[string]string) (linked struct{ code, data map[string]float64 }, stackMaps float64, err error) {
 	linked.code, linked.data = map[string]float64{}, map[string]float64{}
 	in := bufio.NewScanner(nm)
@@ -242,10 +246,11 @@ func symbolBytes(nm io.Reader, modules map[string]string) (linked struct{ code, 
 	return linked, stackMaps, in.Err()
 }
 
-// unfilled are what nm takes for data, and is memory that no file holds.
+// unfilled are symbols that nm lists as data but that occupy no space in the file.
 var unfilled = map[string]bool{"crypto/internal/fips140/drbg.memory": true, "runtime.mheap_": true, "runtime.cgroupScratch": true}
 
-// packageOf is the import path in a symbol's name: what stands before the first dot after the last slash, type arguments aside.
+// packageOf returns the import path of the symbol, which ends at the first dot after the last
+// slash. Type arguments are ignored.
 func packageOf(symbol string) string {
 	for _, made := range []string{"type:.eq.", "type:.hash."} {
 		symbol = strings.TrimPrefix(symbol, made)
@@ -260,7 +265,7 @@ func packageOf(symbol string) string {
 	return path[:slash] + strings.ReplaceAll(name, "%2e", ".")
 }
 
-// goTool runs the go command without C, so that the sums are the same on all machines.
+// goTool runs the go command. It disables cgo to get the same results on all machines.
 func goTool(environment []string, args ...string) ([]byte, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Env, cmd.Stderr = append(append(os.Environ(), "CGO_ENABLED=0"), environment...), os.Stderr

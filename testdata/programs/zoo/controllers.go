@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// animals are all of them. `mended` in the functions below is what tells each from its twin.
+// animals are all controllers. In the functions below, `mended` selects the corrected twin.
 var animals = []animal{
 	{name: "twice", workload: "basic", watches: []string{eggs}, reconcile: twice,
 		about: "lays what is missing in its cache, under generated names: a cache that is behind makes it lay twice"},
@@ -40,20 +40,21 @@ var animals = []animal{
 		about: "removes its finalizer although the cleanup failed; it watches its own type only"},
 }
 
-// wanted is how many eggs a nest is to have.
+// wanted returns the desired number of eggs of a nest.
 func wanted(nest *object) int {
 	n, _ := nest.Spec["eggs"].(float64)
 	return int(n)
 }
 
-// egg is one of a nest's, with its owner.
+// egg returns an egg that the nest owns.
 func egg(nest *object, name string) *object {
 	return &object{APIVersion: "v1", Kind: "ConfigMap", Data: map[string]string{"nest": nest.Metadata.Name}, Metadata: metadata{Name: name,
 		Namespace: nest.Metadata.Namespace, Labels: map[string]string{"nest": nest.Metadata.Name},
 		OwnerReferences: []owner{{nest.APIVersion, nest.Kind, nest.Metadata.Name, nest.Metadata.UID}}}}
 }
 
-// layAll lays eggs 1 to n under names that follow from the nest's, where they are not there yet, and takes away those beyond: as it should be done.
+// layAll creates the missing eggs 1 to n with names derived from the nest's name, and deletes the
+// others. It is correct.
 func layAll(z *zoo, nest *object, n int) error {
 	for i := 1; i <= n; i++ {
 		name := fmt.Sprintf("%s-%d", nest.Metadata.Name, i)
@@ -67,7 +68,7 @@ func layAll(z *zoo, nest *object, n int) error {
 	return nil
 }
 
-// setStatus writes a status where it is another.
+// setStatus writes a field of the status if its value differs.
 func setStatus(z *zoo, nest *object, name string, value any) error {
 	if fmt.Sprint(nest.Status[name]) == fmt.Sprint(value) {
 		return nil
@@ -108,7 +109,7 @@ func trustsStatus(z *zoo, nest *object) error {
 
 const guard = "zoo.example.com/guard"
 
-// finalizer keeps an entry for each nest in a place that no garbage collection knows.
+// finalizer stores an entry for each nest that is not removed by garbage collection.
 func finalizer(z *zoo, nest *object) error {
 	entry := egg(nest, "entry-"+nest.Metadata.Name)
 	entry.Metadata.OwnerReferences = nil
@@ -127,7 +128,8 @@ func finalizer(z *zoo, nest *object) error {
 		next.Metadata.Finalizers = []string{guard}
 		return z.update(nests, next)
 	case z.caches[eggs].get(nest.Metadata.Namespace, entry.Metadata.Name) == nil:
-		if z.mended { // nobody would take away the entry of a nest that is there in an old cache alone
+		// an entry for a nest that only exists in a stale cache would never be deleted
+		if z.mended {
 			live, err := z.get(nests, nest.Metadata.Namespace, nest.Metadata.Name)
 			if err != nil || live.Metadata.UID != nest.Metadata.UID {
 				return gentle(err, 404)
@@ -139,7 +141,7 @@ func finalizer(z *zoo, nest *object) error {
 	return nil
 }
 
-// gentle is an error, unless it is an answer that is as good as success.
+// gentle returns err, or nil if err has a status code that is as good as success.
 func gentle(err error, code int) error {
 	if is(err, code) {
 		return nil
@@ -156,7 +158,7 @@ func orphan(z *zoo, nest *object) error {
 			return err
 		}
 	}
-	if z.mended { // what was made and not noted is looked for, not in the cache
+	if z.mended { // looks for created but unrecorded eggs on the server, not in the cache
 		all, err := z.list(eggs, nest.Metadata.Namespace)
 		if err != nil {
 			return err
@@ -176,7 +178,7 @@ func orphan(z *zoo, nest *object) error {
 	return setStatus(z, nest, "egg", made.Metadata.Name)
 }
 
-// claim gives a nest a claim, and a pod that uses it.
+// claim creates a claim for the nest and a pod that uses the claim.
 func claim(z *zoo, nest *object) error {
 	name, namespace := nest.Metadata.Name, nest.Metadata.Namespace
 	meta := egg(nest, name).Metadata
@@ -197,13 +199,14 @@ func claim(z *zoo, nest *object) error {
 	return gentle(err, 409)
 }
 
-// sweep takes away claims that nobody needs, when the controller starts.
+// sweep deletes unused claims when the controller starts.
 func sweep(z *zoo) error {
 	for _, c := range z.caches[claims].all("", "") {
 		if z.caches[pods].get(c.Metadata.Namespace, c.Metadata.Name) != nil {
 			continue
 		}
-		if z.mended { // a claim is needed as long as there is its nest; and whether there is knows the server alone
+		// a claim is needed as long as the nest exists, and this is only known by the server
+		if z.mended {
 			if _, err := z.get(nests, c.Metadata.Namespace, c.Metadata.Name); !is(err, 404) {
 				if err != nil {
 					return err
@@ -235,7 +238,7 @@ func noOwner(z *zoo, nest *object) error {
 	return z.update(eggs, made)
 }
 
-// lastWriter keeps account of nests in an object that a user has made.
+// lastWriter writes the list of nests to an object that was created by the user.
 func lastWriter(z *zoo, nest *object) error {
 	ledger := z.caches[eggs].get(nest.Metadata.Namespace, "ledger")
 	if ledger == nil {
@@ -275,7 +278,7 @@ func forever(z *zoo, nest *object) error {
 	}
 }
 
-// leader writes how many eggs there are to be into one object for each nest.
+// leader writes the desired number of eggs of each nest into an object.
 func leader(z *zoo, nest *object) error {
 	if !z.leads.valid() {
 		time.Sleep(10 * time.Millisecond)
@@ -321,7 +324,8 @@ func coalesced(z *zoo, nest *object) error {
 	return nil
 }
 
-// leftOver takes away what a nest of the same name has left: told by its uid, whatever was seen of its end.
+// leftOver deletes the eggs of a deleted nest of the same name. It recognizes them by the UID, even
+// if it has missed the deletion.
 func leftOver(z *zoo, nest *object) error {
 	all, err := z.list(eggs, nest.Metadata.Namespace)
 	if err != nil {
@@ -333,7 +337,7 @@ func leftOver(z *zoo, nest *object) error {
 			continue
 		}
 		if now, err := z.get(nests, nest.Metadata.Namespace, nest.Metadata.Name); err != nil || now.Metadata.UID != nest.Metadata.UID {
-			return err // this nest is the one that has ended
+			return err // this nest is the deleted one
 		}
 		stale = true
 		if err := z.remove(eggs, &all[i]); err != nil && !is(err, 404) {
@@ -346,11 +350,11 @@ func leftOver(z *zoo, nest *object) error {
 	return nil
 }
 
-// cleansUp is told of nests whose end was seen.
+// cleansUp is called when the deletion of a nest was observed.
 func cleansUp(z *zoo, nest *object) {
 	for _, e := range z.caches[eggs].all("nest", nest.Metadata.Name) {
 		if e.Data["of"] == nest.Metadata.UID {
-			_ = z.remove(eggs, e) // as somebody writes who does not think of it
+			_ = z.remove(eggs, e) // the error is ignored, which is part of the bug
 		}
 	}
 }
@@ -384,7 +388,7 @@ func trustsCache(z *zoo, nest *object) error {
 			return err
 		}
 	}
-	time.Sleep(50 * time.Millisecond) // whatever takes time: the cache is up to date by then, as a rule
+	time.Sleep(50 * time.Millisecond) // some work, during which the cache usually catches up
 	return setStatus(z, nest, "laid", true)
 }
 
@@ -403,8 +407,8 @@ func duplicate(z *zoo, nest *object) error {
 	return nil
 }
 
-// exLeader counts a nest's eggs on the server, writes the status, and then creates the missing eggs. Names that follow from the nest's are safe: the second
-// creation is refused.
+// exLeader counts a nest's eggs on the server, writes the status, and then creates the missing
+// eggs. Names derived from the nest's are safe, because the server rejects the second create.
 func exLeader(z *zoo, nest *object) error {
 	if !z.leads.valid() {
 		time.Sleep(10 * time.Millisecond)
@@ -436,7 +440,7 @@ func exLeader(z *zoo, nest *object) error {
 	return nil
 }
 
-// unwatched keeps an entry for each nest, as finalizer does, and reads it from the server.
+// unwatched does the same as finalizer, but it reads the entry from the server.
 func unwatched(z *zoo, nest *object) error {
 	entry := egg(nest, "entry-"+nest.Metadata.Name)
 	entry.Metadata.OwnerReferences = nil

@@ -1,7 +1,7 @@
 package main
 
-// This file is as much of a client library as the controllers need: requests, and a cache that lists (at resourceVersion=0, as informers do), watches,
-// and begins anew when its watch has ended for good.
+// This file is a minimal client library for the controllers: requests, and a cache that lists (at
+// resourceVersion=0, like informers), watches, and lists again when its revision has expired.
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// An object is what the controllers look at of one, and all of it that they write.
+// An object contains the fields that are used by the controllers.
 type object struct {
 	APIVersion string            `json:"apiVersion"`
 	Kind       string            `json:"kind"`
@@ -48,7 +48,7 @@ type owner struct {
 
 func (o *object) key() string { return o.Metadata.Namespace + "/" + o.Metadata.Name }
 
-// copied is a copy that may be changed: what is in a cache may not.
+// copied returns a deep copy that can be modified. Objects in a cache must not be changed.
 func (o *object) copied() *object {
 	text, _ := json.Marshal(o)
 	c := &object{}
@@ -56,7 +56,7 @@ func (o *object) copied() *object {
 	return c
 }
 
-// Paths of collections in a namespace; "" is all of them.
+// Paths of the collections. If the namespace is empty, they contain the objects of all namespaces.
 const (
 	nests  = "/apis/zoo.example.com/v1/%snests"
 	eggs   = "/api/v1/%sconfigmaps"
@@ -72,7 +72,7 @@ func in(collection, namespace string) string {
 	return fmt.Sprintf(collection, namespace)
 }
 
-// A status is an answer that is none of 2xx.
+// A status is a status code other than 2xx.
 type status int
 
 func (s status) Error() string { return fmt.Sprintf("the server answers %d", int(s)) }
@@ -82,7 +82,7 @@ func is(err error, code int) bool {
 	return errors.As(err, &s) && int(s) == code
 }
 
-// A client asks one server.
+// A client sends requests to one server.
 type client struct{ url, agent string }
 
 func (c *client) do(method, path string, body, into any) error {
@@ -134,7 +134,7 @@ func (c *client) remove(collection string, o *object) error {
 	return c.do("DELETE", in(collection, o.Metadata.Namespace)+"/"+o.Metadata.Name, nil, nil)
 }
 
-// list asks for the newest state of a collection, not a cache.
+// list returns the newest state of a collection from the server, not from a cache.
 func (c *client) list(collection, namespace string) ([]object, error) {
 	var all struct{ Items []object }
 	return all.Items, c.do("GET", in(collection, namespace), nil, &all)
@@ -142,19 +142,19 @@ func (c *client) list(collection, namespace string) ([]object, error) {
 
 // ---- The cache
 
-// A cache is what a controller believes that there is of a type.
+// A cache stores the objects of a type for a controller.
 type cache struct {
 	client     *client
 	collection string
-	changed    chan<- struct{}    // gets a token when something changes
-	gone       func(last *object) // told of each deletion that is seen; may be nil
+	changed    chan<- struct{}    // receives a token after each change
+	gone       func(last *object) // called if a deletion was observed; may be nil
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	byKey  map[string]*object
 	synced bool
 }
 
-// run keeps the cache until ctx ends.
+// run updates the cache until ctx ends.
 func (c *cache) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if rev, err := c.relist(); err == nil {
@@ -184,10 +184,11 @@ func (c *cache) relist() (rev string, err error) {
 	return all.Metadata.ResourceVersion, nil
 }
 
-// errExpired: a watch has to begin with a list.
+// errExpired means that a new list is necessary.
 var errExpired = errors.New("the revision is too old")
 
-// watch follows what happens from a revision on, until the watch ends. It returns where to go on.
+// watch follows events from a revision until the watch ends. It returns the revision to continue
+// from.
 func (c *cache) watch(ctx context.Context, rev string) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, "GET", c.client.url+in(c.collection, "")+"?watch=true&resourceVersion="+rev, nil)
 	if err != nil {
@@ -233,11 +234,11 @@ func (c *cache) take(what string, o *object) {
 func (c *cache) tell() {
 	select {
 	case c.changed <- struct{}{}:
-	default: // it will look
+	default: // a token is already there
 	}
 }
 
-// all are the objects for which a label has a value, "" for all.
+// all returns the objects with a value of a label, or all objects if label is "".
 func (c *cache) all(label, value string) (list []*object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,22 +17,22 @@ var (
 	errAgain     = errors.New("once more")
 )
 
-// A lease says which of several processes leads.
+// A lease elects the leader among several processes.
 type lease struct {
 	zoo *zoo
 
-	mu      sync.Mutex // guards what follows
-	renewed time.Time  // when this process was the leader last
+	mu      sync.Mutex // guards the fields below
+	renewed time.Time  // time of the last successful renewal
 }
 
-// valid tells whether this process leads, by its own clock.
+// valid reports whether this process is the leader according to its own clock.
 func (l *lease) valid() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Since(l.renewed) < leaseFor
 }
 
-// run takes the lease when it is free, and keeps it.
+// run acquires and renews the lease.
 func (l *lease) run() {
 	for ; ; time.Sleep(renewEvery) {
 		asked, led := time.Now(), l.valid()

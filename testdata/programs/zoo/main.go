@@ -1,9 +1,10 @@
-// Zoo is small controllers, each with one classic bug, and each with its mended twin. They make eggs (ConfigMaps) for nests (a type of their own):
+// Zoo contains small controllers. Each of them has a classic bug, and there is a twin without the
+// bug. They create eggs (ConfigMaps) for nests (a custom type):
 //
 //	apilet torture --setup testdata/programs/zoo/setup.yaml --objects testdata/programs/zoo/basic.yaml -- ZOO -server {server} -controller twice
 //	go run ./testdata/programs/zoo -list
 //
-// docs/testing.md finds out what is wrong with them. Do not read controllers.go before you have tried.
+// docs/testing.md finds their bugs. Try it before you read controllers.go.
 package main
 
 import (
@@ -17,26 +18,30 @@ import (
 
 // An animal is one of the controllers.
 type animal struct {
-	name      string
-	about     string // what it does wrong
-	workload  string // on which it shows
-	replicas  int    // 0: one
-	watches   []string
-	only      []string                         // what its twin watches besides
-	gone      func(z *zoo, nest *object)       // a nest's deletion was seen; may be nil
-	reconcile func(z *zoo, nest *object) error // brings the world in line with a nest
-	begin     func(z *zoo) error               // once, when the caches are filled; may be nil
+	name     string
+	about    string // its bug
+	workload string // workload that reveals the bug
+	replicas int    // 0 means one
+	watches  []string
+	only     []string // additionally watched by its twin
+	// called if the deletion of a nest was observed; may be nil
+	gone      func(z *zoo, nest *object)
+	reconcile func(z *zoo, nest *object) error // reconciles a nest
+	// called after the caches are filled; may be nil
+	begin func(z *zoo) error
 }
 
-// A zoo is one of them, running.
+// A zoo is a running controller.
 type zoo struct {
 	*client
 	animal *animal
 	mended bool
 	id     string // of this process
 	caches map[string]*cache
-	leads  *lease         // nil where nobody leads
-	laid   map[string]int // number of eggs that this process has laid, by the nest's uid; used by duplicate alone
+	leads  *lease // nil without leader election
+	// number of eggs that were created by this process, by the UID of the nest; only used by
+	// duplicate
+	laid map[string]int
 }
 
 func main() {
@@ -60,7 +65,8 @@ func main() {
 	z.run(context.Background())
 }
 
-// run reconciles all nests whenever something changes, and again after an error, later each time.
+// run reconciles all nests whenever something has changed, and retries after errors with increasing
+// delays.
 func (z *zoo) run(ctx context.Context) {
 	changed := make(chan struct{}, 1)
 	watched := append([]string{nests}, z.animal.watches...)

@@ -1,5 +1,6 @@
-// Package printers compares the tables of apilet's built-in types (internal/kinds/printers) with those of
-// k8s.io/kubernetes/pkg/printers/internalversion, which would add 226 packages and 7 MB to the server.
+// Package printers compares the tables of apilet's built-in types (internal/kinds/printers) with
+// those of k8s.io/kubernetes/pkg/printers/internalversion, which would add 226 packages and 7 MB to
+// the server.
 package printers
 
 import (
@@ -32,13 +33,15 @@ var (
 	seed    = flag.Uint64("seed", 1, "seed of the generator")
 )
 
-// TestTablesAgree generates objects of every built-in type and compares columns, cells and conditions.
+// TestTablesAgree generates objects of all built-in types and compares the columns, cells and
+// conditions.
 func TestTablesAgree(t *testing.T) {
 	theirs := kubernetes.NewTableGenerator().With(handlers.AddHandlers)
 	withTables := 0
 	for _, res := range scheme.NewRegistry().All() {
 		if res.GoType == nil || res.Kind == "APIService" || res.Kind == "CSIStorageCapacity" {
-			continue // kube-aggregator prints APIServices, and the table of CSIStorageCapacities is not used
+			// kube-aggregator prints APIServices, and the table of CSIStorageCapacities is not used
+			continue
 		}
 		if _, err := theirs.GenerateTable(internalversion.From(newObject(res)), kubernetes.GenerateOptions{Wide: true}); err != nil {
 			if !printers.NullIfEmpty(res) {
@@ -67,7 +70,8 @@ func compare(t *testing.T, res *scheme.Resource, theirs kubernetes.TableGenerato
 		g.fill(reflect.ValueOf(obj).Elem(), 0)
 		obj.SetName(cmp.Or(obj.GetName(), "a"))
 		defaults.Set(obj)
-		if svc, ok := obj.(*corev1.Service); ok && svc.Spec.ClusterIP != "" { // stored Services have both fields
+		// stored Services have both fields
+		if svc, ok := obj.(*corev1.Service); ok && svc.Spec.ClusterIP != "" {
 			svc.Spec.ClusterIPs = append([]string{svc.Spec.ClusterIP}, svc.Spec.ClusterIPs...)
 		}
 		want := tableOf(t, theirs, obj)
@@ -92,8 +96,8 @@ func compare(t *testing.T, res *scheme.Resource, theirs kubernetes.TableGenerato
 	}
 }
 
-// tableOf returns Kubernetes' table of an object. It returns nil if Kubernetes panics, which it does for
-// some objects that are not valid.
+// tableOf returns Kubernetes' table of an object. It returns nil if Kubernetes panics, which it
+// does for some objects that are not valid.
 func tableOf(t *testing.T, theirs kubernetes.TableGenerator, obj scheme.Object) (table *metav1.Table) {
 	defer func() {
 		if recover() != nil {
@@ -204,7 +208,7 @@ func (g generator) fillMap(v reflect.Value, depth int) {
 	}
 }
 
-// time returns a time whose age, as printers show it, stays the same for hours.
+// time returns a time whose printed age does not change for hours.
 func (g generator) time() time.Time {
 	const day = 24 * time.Hour
 	if g.IntN(10) == 0 {
@@ -225,7 +229,7 @@ func (g generator) text(goType string) string {
 	return pool[g.IntN(len(pool))]
 }
 
-// words are values that printers tell apart, by the Go types of fields.
+// words contains values that are handled by printers, by the Go type of the field.
 var words = map[string][]string{
 	"": {"", "", "a", "b", "web-0", "10.0.0.1", "2001:db8::1", "None", "Completed", "Error", "PodInitializing", "CrashLoopBackOff",
 		"SchedulingGated", "NodeLost", "True", "true", "False", "User", "Group", "ServiceAccount", "apps/v1", "Deployment", " spaced \n"},
@@ -252,7 +256,7 @@ var words = map[string][]string{
 	"UID":                                {"u"},
 }
 
-// keys are keys of labels and annotations that printers know.
+// keys contains the keys of labels and annotations that are handled by printers.
 var keys = []string{"node-role.kubernetes.io/worker", "node-role.kubernetes.io/", "kubernetes.io/role",
 	"storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class",
 	"ingressclass.kubernetes.io/is-default-class", "volume.beta.kubernetes.io/storage-class"}
