@@ -38,7 +38,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -473,18 +472,11 @@ func (s *server) buildAdmission(context.Context) error {
 
 // registerMetrics registers the collectors of metrics.
 func (s *server) registerMetrics(context.Context) error {
-	m := s.metrics
-	m.Registry.MustRegister(s.api.instruments.Findings,
-		metrics.CertificateCollector(s.frontend.endpoint.Certificates),
-		metrics.ClusterCollector{Cluster: s.storage.cluster},
-		&datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub,
-			Corrupt: s.api.rd.Corrupt, TrackedWrites: s.api.wr.FieldTracking.Load})
-	m.Registry.MustRegister(s.storage.keys.Collectors()...)
-	m.ClockBehind(s.clock.Lag)
-	m.Leader(s.storage.leads.Load)
-	m.FeatureGates(options.FeatureGates())
-	m.BuildInfo(map[string]string{"major": "1", "minor": strconv.Itoa(scheme.MinorVersion()[1]),
-		"git_version": gitVersion, "go_version": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
+	state := serverState{version: gitVersion, cluster: s.storage.cluster, certificates: s.frontend.endpoint.Certificates,
+		clockLag: s.clock.Lag, leads: s.storage.leads.Load,
+		data: &datafile.Collector{Store: s.storage.st, Types: s.api.types, Scrub: s.storage.scrub,
+			Corrupt: s.api.rd.Corrupt, TrackedWrites: s.api.wr.FieldTracking.Load}}
+	state.register(s.metrics.Registry, append(s.storage.keys.Collectors(), s.api.instruments.Findings)...)
 	return nil
 }
 

@@ -141,7 +141,7 @@ func TestBackupAsTheUserOfAKubeconfig(t *testing.T) {
 		"a client certificate": {path, ""},
 		"the plain port":       {plain, ""},
 		"a token":              {token, ""},
-		"nothing":              {filepath.Join(t.TempDir(), "none"), "names no server"},
+		"nothing":              {filepath.Join(t.TempDir(), "none"), "has no server"},
 		"a program": {apitest.TempFile(t, "exec", "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"+
 			"clusters: [{name: a, cluster: {server: https://127.0.0.1:1}}]\nusers: [{name: a, user: {exec: {command: x}}}]\n"), "kubectl get --raw"},
 		"a token on a plain port": {apitest.TempFile(t, "plain", "current-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\n"+

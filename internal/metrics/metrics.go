@@ -320,3 +320,16 @@ func (m *Metrics) WatchListDone(l Labels, elapsed time.Duration) {
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{})
 }
+
+// HealthChecked records the result of a check of /livez, /readyz or /healthz. kube-apiserver
+// exposes this metric at /metrics/slis.
+func (m *Metrics) HealthChecked(endpoint, check string, well bool) {
+	m.health.WithLabelValues(check, endpoint).Set(oneIf(well))
+}
+
+func oneIf(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}

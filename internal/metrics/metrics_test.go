@@ -41,7 +41,6 @@ var podList = Labels{Verb: "LIST", Version: "v1", Resource: "pods", Scope: "name
 func TestRequestIsCountedUnderKubernetesNames(t *testing.T) {
 	t.Parallel()
 	m := New([2]int{1, 37})
-	m.BuildInfo(map[string]string{"major": "1", "minor": "36"})
 	m.Observe(podList, Result{Code: 200, Bytes: 1500, Elapsed: 30 * time.Millisecond, Queued: 20 * time.Millisecond})
 	m.Observe(podList, Result{Code: 410, Bytes: 200, Elapsed: time.Millisecond})
 	watch := podList
@@ -59,7 +58,6 @@ func TestRequestIsCountedUnderKubernetesNames(t *testing.T) {
 	m.Observe(Labels{Verb: "GET", Subresource: "/livez"}, Result{})
 	got := scrapeMetrics(t, m)
 	wantMetrics(t, got, `
-kubernetes_build_info{major="1",minor="36"} 1
 # HELP apiserver_request_total [STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.
 # TYPE apiserver_request_total counter
 apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1

@@ -3,8 +3,6 @@ package metrics
 // This file contains metrics about the state of the server. Most are read at each scrape.
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/component-base/featuregate"
 
@@ -12,60 +10,24 @@ import (
 	"apilet/internal/serving"
 )
 
-// BuildInfo registers a gauge with the version of Kubernetes that this server implements.
-func (m *Metrics) BuildInfo(labels map[string]string) {
-	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "kubernetes_build_info", ConstLabels: labels,
-		Help: beta + "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running."})
-	g.Set(1)
-	m.Registry.MustRegister(g)
+// GateCollector collects which feature gates are enabled. It reads them at each scrape, because the
+// first read of each gate is expensive and would slow down the start.
+type GateCollector struct {
+	Gates featuregate.MutableFeatureGate
 }
 
-// FeatureGates reports which feature gates are enabled. They do not change while the server runs.
-func (m *Metrics) FeatureGates(gates featuregate.MutableFeatureGate) {
-	m.Registry.MustRegister(&gateCollector{gates, prometheus.NewDesc("kubernetes_feature_enabled",
-		beta+"This metric records the data about the stage and enablement of a k8s feature.", []string{"name", "stage"}, nil)})
-}
+var gateEnabled = prometheus.NewDesc("kubernetes_feature_enabled",
+	beta+"This metric records the data about the stage and enablement of a k8s feature.", []string{"name", "stage"}, nil)
 
-// A gateCollector reads the feature gates at each scrape. The first read of each gate is expensive
-// and would slow down the start.
-type gateCollector struct {
-	gates featuregate.MutableFeatureGate
-	desc  *prometheus.Desc
-}
+// Describe implements prometheus.Collector.
+func (c GateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- gateEnabled }
 
-func (c *gateCollector) Describe(descs chan<- *prometheus.Desc) { descs <- c.desc }
-
-func (c *gateCollector) Collect(out chan<- prometheus.Metric) {
-	for name, spec := range c.gates.GetAll() {
-		out <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, oneIf(c.gates.Enabled(name)), string(name), string(spec.PreRelease))
+// Collect implements prometheus.Collector.
+func (c GateCollector) Collect(ch chan<- prometheus.Metric) {
+	for name, spec := range c.Gates.GetAll() {
+		ch <- prometheus.MustNewConstMetric(gateEnabled, prometheus.GaugeValue, oneIf(c.Gates.Enabled(name)),
+			string(name), string(spec.PreRelease))
 	}
-}
-
-// ClockBehind registers a gauge with the lag of the machine's clock.
-func (m *Metrics) ClockBehind(behind func() time.Duration) {
-	m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "apilet_clock_behind_seconds",
-		Help: "How far the machine's clock lies behind the newest moment that is known to have passed. The server goes on from that moment."},
-		func() float64 { return behind().Seconds() }))
-}
-
-// Leader registers a gauge that reports whether this server is the leader.
-func (m *Metrics) Leader(leads func() bool) {
-	m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "apilet_leader",
-		Help: "1 while this server is the one that does what only one of several may do: garbage collection, tokens, statuses. A server on a file of its own always is."},
-		func() float64 { return oneIf(leads()) }))
-}
-
-// HealthChecked records the result of a check of /livez, /readyz or /healthz. kube-apiserver
-// exposes this metric at /metrics/slis.
-func (m *Metrics) HealthChecked(endpoint, check string, well bool) {
-	m.health.WithLabelValues(check, endpoint).Set(oneIf(well))
-}
-
-func oneIf(is bool) float64 {
-	if is {
-		return 1
-	}
-	return 0
 }
 
 // CertificateCollector collects the expiration times of the current certificates.

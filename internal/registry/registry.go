@@ -32,7 +32,7 @@
 //	patched                        patch.go                   . . p . . . .   400 422: the patch does not fit
 //	applied                        patch.go                   . . . a . . .   409: fields of others
 //	req.after                      subresource.go             . . . . . x .   as the three before
-//	req.admit                      subresource.go             . . . . . x .   as Admission.Admit, of the Scale
+//	req.admitted                   subresource.go             . . . . . x .   as Admission.Admit, of the Scale
 //	applyScale                     subresource.go             . . . . . x .   422: a negative count
 //	req.validated                  subresource.go             . . . . . x .   as Admission.Validate, of the Scale
 //	checkRevision                  update.go                  . u p a s x .   409: a newer version; 422: none is named
@@ -59,7 +59,7 @@
 //	encode                         commit.go                  c u p a s x .   500: a conversion webhook
 //	checkSize                      commit.go                  c u p a s x .   413
 //	checkUnwritten                 commit.go                  c u p a s x .   400: a create that names a resourceVersion
-//	given.Claim                    allocator/alloc.go         c u p a s x .   409: another server was faster
+//	allocation.Claim               allocator/alloc.go         c u p a s x .   409: another server was faster
 //	commit                         commit.go                  c u p a s x d
 //	takeTurn                       order.go                   c u p a s x d   504: the time is over
 //	Store.Commit                   store/write.go             c u p a s x d   409 404 403: the store's preconditions; 500: no room
