@@ -54,7 +54,6 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
-	"k8s.io/apimachinery/pkg/version"
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
@@ -318,6 +317,12 @@ func startServer(c *config) (*server, error) {
 	rows, err := scheme.Served(c.RuntimeConfig)
 	if err != nil {
 		return nil, fmt.Errorf("--runtime-config: %w", err)
+	}
+	if len(c.EmulatedVersion) > 0 {
+		rows, err = scheme.ServedBy(int(options.EmulatedVersion().EmulationVersion().Minor()), rows, c.RuntimeConfig)
+		if err != nil {
+			return nil, err
+		}
 	}
 	s := newServer(c, scheme.NewRegistry(rows...))
 	for _, phase := range phases {
@@ -1314,10 +1319,9 @@ func serveVersion(w http.ResponseWriter, r *http.Request) {
 		_ = response.Refuse(w, r, apierror.MethodNotAllowed())
 		return
 	}
-	minor := strconv.Itoa(speaks()[1])
-	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minor, EmulationMajor: "1", EmulationMinor: minor,
-		MinCompatibilityMajor: "1", MinCompatibilityMinor: strconv.Itoa(speaks()[1] - 1), GitVersion: gitVersion, GitTreeState: "clean",
-		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}, "", "  ")
+	info := *options.EmulatedVersion().Info()
+	info.GitVersion, info.GitCommit, info.GitTreeState, info.BuildDate = gitVersion, "", "clean", ""
+	body, _ := json.MarshalIndent(info, "", "  ")
 	response.WriteJSON(w, r, http.StatusOK, body)
 }
 

@@ -70,6 +70,7 @@ type Options struct {
 	AdmissionConfig                         string
 	ContinueKeyFile                         string
 	FeatureGates                            []string
+	EmulatedVersion                         []string // if empty, the server also serves versions that were removed in 1.37
 	RuntimeConfig                           []string // for scheme.Served
 	LogFormat                               string
 	Verbosity                               int
@@ -180,6 +181,7 @@ func (o *Options) defineObjects(f *flag.FlagSet) {
 	f.StringVar(&o.AdmissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration: of PodSecurity, PodNodeSelector, PodTolerationRestriction and EventRateLimit")
 	f.BoolVar(&o.ManagedFields, "managed-fields", true, "record in metadata.managedFields who set which field; server-side apply needs it")
 	f.Func("runtime-config", "comma-separated `versions` to switch on or off: GROUP/VERSION=true|false, of one type GROUP/VERSION/RESOURCE, of all that are off by default api/beta, api/alpha, api/all", commandline.Listed(&o.RuntimeConfig))
+	f.Func("emulated-version", "emulate an earlier `version` of Kubernetes, [kube=]1.34 to 1.37: serve the types that it has, with the defaults of its feature gates", commandline.Listed(&o.EmulatedVersion))
 	f.BoolVar(&o.DenyDeprecated, "deny-deprecated", false, "refuse the use of deprecated API versions instead of warning about it")
 }
 

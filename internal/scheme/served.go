@@ -11,6 +11,7 @@ package scheme
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -31,32 +32,33 @@ const (
 // Optional contains the rows that are off by default. Their lifecycles are those of k8s.io/api.
 var Optional = slices.Concat(
 	GroupVersion(certificates, "v1beta1",
-		older[certificatesv1.ClusterTrustBundle](0, certificates, "clustertrustbundles", "", 37).replacedByStable()),
+		older[certificatesv1.ClusterTrustBundle](0, certificates, "clustertrustbundles", "", 33, 37).replacedByStable()),
 	GroupVersion(registration, "v1beta1",
-		older[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|Counted, registration, "mutatingadmissionpolicies", "", 37).replacedByStable(),
-		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, registration, "mutatingadmissionpolicybindings", "", 37).replacedByStable()),
+		older[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|Counted, registration, "mutatingadmissionpolicies", "", 34, 37).replacedByStable(),
+		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, registration, "mutatingadmissionpolicybindings", "", 34, 37).replacedByStable()),
 	GroupVersion(registration, "v1alpha1",
-		older[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|Counted, registration, "mutatingadmissionpolicies", "", 35),
-		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, registration, "mutatingadmissionpolicybindings", "", 35).
+		older[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|Counted, registration, "mutatingadmissionpolicies", "", 32, 35),
+		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|Counted, registration, "mutatingadmissionpolicybindings", "", 32, 35).
 			defaulting(denyMissingParams)),
 	GroupVersion(devices, "v1beta2",
-		older[resourcev1.DeviceClass](Counted, devices, "deviceclasses", "", 36),
-		older[resourcev1.DeviceTaintRule](Counted, devices, "devicetaintrules", "status", 39),
-		older[resourcev1.ResourceClaim](Namespaced, devices, "resourceclaims", "status", 36),
-		older[resourcev1.ResourceClaimTemplate](Namespaced, devices, "resourceclaimtemplates", "", 36),
-		older[resourcev1.ResourceSlice](Counted, devices, "resourceslices", "", 36)),
+		older[resourcev1.DeviceClass](Counted, devices, "deviceclasses", "", 33, 36),
+		older[resourcev1.DeviceTaintRule](Counted, devices, "devicetaintrules", "status", 36, 39),
+		older[resourcev1.ResourceClaim](Namespaced, devices, "resourceclaims", "status", 33, 36),
+		older[resourcev1.ResourceClaimTemplate](Namespaced, devices, "resourceclaimtemplates", "", 33, 36),
+		older[resourcev1.ResourceSlice](Counted, devices, "resourceslices", "", 33, 36)),
 	GroupVersion(devices, "v1alpha3",
-		older[resourcev1.DeviceTaintRule](Counted, devices, "devicetaintrules", "status", 36)),
+		older[resourcev1.DeviceTaintRule](Counted, devices, "devicetaintrules", "status", 33, 36)),
 	GroupVersion(migration, "v1beta1",
-		older[storagemigrationv1.StorageVersionMigration](0, migration, "storageversionmigrations", "status", 37).replacedByStable()),
+		older[storagemigrationv1.StorageVersionMigration](0, migration, "storageversionmigrations", "status", 35, 37).replacedByStable()),
 )
 
-// older returns the row of a version with the same fields as the stable version. deprecated is
-// the minor version that deprecates it; it is removed three minor versions later.
-func older[Stable any](traits Trait, group, names, subresources string, deprecated int) *Resource {
+// older returns the row of a version with the same fields as the stable version. introduced and
+// deprecated are minor versions; the version is removed three minor versions after deprecated.
+func older[Stable any](traits Trait, group, names, subresources string, introduced, deprecated int) *Resource {
 	t := reflect.TypeFor[Stable]()
 	res := Row[Stable](traits, names, subresources).storedIn(group, &Conversion{wire: t, stored: t})
 	res.Deprecation = &Deprecation{Deprecated: [2]int{1, deprecated}, Removed: [2]int{1, deprecated + 3}}
+	res.Introduced = introduced
 	return res
 }
 
@@ -118,6 +120,41 @@ func Served(config []string) ([]*Resource, error) {
 		}
 	}
 	return rows, nil
+}
+
+// ServedBy returns the rows that kube-apiserver serves when it emulates a minor version: the types
+// that this version has, without the types that it has removed. config is --runtime-config. It may
+// not name a type that the version does not have. The errors are kube-apiserver's.
+func ServedBy(minor int, rows []*Resource, config []string) ([]*Resource, error) {
+	var served []*Resource
+	versions := map[string]bool{} // by group version: whether a type of it is served
+	for _, res := range rows {
+		switch {
+		case res.Deprecation.goneIn(minor):
+			continue
+		case res.Introduced <= minor:
+			served, versions[res.APIVersion()] = append(served, res), true
+		case enables(config, res.APIVersion()+"/"+res.Plural):
+			return nil, fmt.Errorf("cannot enable resource %s/%s, Resource=%s in runtime-config because it is introduced at 1.%d after the current version 1.%d",
+				res.Group, res.Version, res.Plural, res.Introduced, minor)
+		default:
+			versions[res.APIVersion()] = versions[res.APIVersion()]
+		}
+	}
+	for _, version := range slices.Sorted(maps.Keys(versions)) {
+		if !versions[version] && enables(config, version) {
+			return nil, fmt.Errorf("cannot enable version %s in runtime-config because all the resources have been introduced after the current version 1.%d", version, minor)
+		}
+	}
+	return served, nil
+}
+
+// enables reports whether --runtime-config names a version or a resource and enables it.
+func enables(config []string, name string) bool {
+	return slices.ContainsFunc(config, func(entry string) bool {
+		entry = strings.TrimSpace(entry)
+		return entry == name || entry == name+"=true"
+	})
 }
 
 // nameable rejects entries without a version and entries with an unknown group. The errors are
