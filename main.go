@@ -1343,8 +1343,17 @@ func (c *config) commands() []commandline.Command {
 		{Name: "envtest-assets", Args: "DIR", Counts: []int{1}, What: "create a folder of assets for envtest, and print the shell line that selects it",
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
 				f.StringVar(&c.Base, "base", "", "a prepared data `file` with which each server begins: `apilet fork` makes one")
+				f.Func("version", "the `version` of Kubernetes that each server emulates, 1.34 to 1.37; a patch version is ignored", func(text string) error {
+					c.EmulatedVersion = []string{envtest.MinorVersion(text)}
+					return nil
+				})
 			}}},
-			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args, c.Base) }},
+			Run: func(call commandline.Call) error {
+				if err := c.SetFeatureGates(); err != nil {
+					return err
+				}
+				return envtest.MakeAssets(call.Out, call.Args, c.Base, strings.Join(c.EmulatedVersion, ","))
+			}},
 	}, nodebootstrap.Commands(newConsole), torture.Commands(), logcmd.Commands())
 }
 
@@ -1373,7 +1382,7 @@ func commandAs(called string, args []string, stdout, stderr io.Writer) int {
 			fmt.Fprintln(stdout, "Kubernetes", gitVersion)
 			return 0
 		case err == nil:
-			return program().Run(append(args, envtest.BaseBeside(called)...), stdout, stderr)
+			return program().Run(append(args, envtest.FlagsBeside(called, args)...), stdout, stderr)
 		}
 	default:
 		return program().Run(args, stdout, stderr)
