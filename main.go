@@ -319,7 +319,7 @@ func startServer(c *config) (*server, error) {
 		return nil, fmt.Errorf("--runtime-config: %w", err)
 	}
 	if len(c.EmulatedVersion) > 0 {
-		rows, err = scheme.ServedBy(int(options.EmulatedVersion().EmulationVersion().Minor()), rows, c.RuntimeConfig)
+		rows, err = scheme.ServedBy(int(scheme.EffectiveVersion().EmulationVersion().Minor()), rows, c.RuntimeConfig)
 		if err != nil {
 			return nil, err
 		}
@@ -1319,7 +1319,7 @@ func serveVersion(w http.ResponseWriter, r *http.Request) {
 		_ = response.Refuse(w, r, apierror.MethodNotAllowed())
 		return
 	}
-	info := *options.EmulatedVersion().Info()
+	info := *scheme.EffectiveVersion().Info()
 	info.GitVersion, info.GitCommit, info.GitTreeState, info.BuildDate = gitVersion, "", "clean", ""
 	body, _ := json.MarshalIndent(info, "", "  ")
 	response.WriteJSON(w, r, http.StatusOK, body)

@@ -34,8 +34,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/util/compatibility"
-	basecompatibility "k8s.io/component-base/compatibility"
 
 	"apilet/internal/response"
 	"apilet/internal/scheme"
@@ -327,8 +325,7 @@ var openAPISecurity = map[string]map[string]string{"BearerToken": {
 
 // openAPIInfo contains the version of Kubernetes that the server emulates.
 func openAPIInfo() map[string]string {
-	emulated := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent).EmulationVersion()
-	return map[string]string{"title": "Kubernetes", "version": emulated.String()}
+	return map[string]string{"title": "Kubernetes", "version": scheme.EffectiveVersion().EmulationVersion().String()}
 }
 
 // modelName returns the schema name of a kind. For custom resources, this is the reversed group

@@ -40,15 +40,9 @@ func (o *Options) SetFeatureGates() error {
 	return setGates(gates, o.FeatureGates)
 }
 
-// EmulatedVersion returns the version of Kubernetes that the server emulates, which is its own
-// version by default. The caller must call SetFeatureGates first.
-func EmulatedVersion() basecompatibility.EffectiveVersion {
-	return compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
-}
-
-// setVersion sets the version that a component emulates from elements of the form 1.36 or kube=1.36.
-// The feature gates of the component get their values of that version. The component parses the
-// elements in the same way as kube-apiserver.
+// setVersion sets the version that the components emulate from elements of the form 1.36 or
+// kube=1.36, and sets their feature gates to the defaults of that version. The errors are
+// kube-apiserver's.
 func setVersion(components basecompatibility.ComponentGlobalsRegistry, emulated []string) error {
 	if len(emulated) == 0 {
 		return nil

@@ -70,7 +70,7 @@ type Options struct {
 	AdmissionConfig                         string
 	ContinueKeyFile                         string
 	FeatureGates                            []string
-	EmulatedVersion                         []string // if empty, the server also serves versions that were removed in 1.37
+	EmulatedVersion                         []string // if empty, the server also serves versions that Kubernetes has removed
 	RuntimeConfig                           []string // for scheme.Served
 	LogFormat                               string
 	Verbosity                               int

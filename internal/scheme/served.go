@@ -20,6 +20,8 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagemigrationv1 "k8s.io/api/storagemigration/v1"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	basecompatibility "k8s.io/component-base/compatibility"
 )
 
 const (
@@ -122,12 +124,19 @@ func Served(config []string) ([]*Resource, error) {
 	return rows, nil
 }
 
-// ServedBy returns the rows that kube-apiserver serves when it emulates a minor version: the types
-// that this version has, without the types that it has removed. config is --runtime-config. It may
-// not name a type that the version does not have. The errors are kube-apiserver's.
+// EffectiveVersion returns the version of Kubernetes that the server emulates. By default, this is its
+// own version. It belongs to the process, like the feature gates, and package options sets it.
+func EffectiveVersion() basecompatibility.EffectiveVersion {
+	return compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
+}
+
+// ServedBy returns the rows that kube-apiserver serves if it emulates a minor version. It omits the
+// types that were introduced later, and the types that were removed before or in that version. config
+// contains the entries of --runtime-config. An entry that enables a later type is an error, as in
+// kube-apiserver.
 func ServedBy(minor int, rows []*Resource, config []string) ([]*Resource, error) {
 	var served []*Resource
-	versions := map[string]bool{} // by group version: whether a type of it is served
+	versions := map[string]bool{} // whether a type of the group version is served
 	for _, res := range rows {
 		switch {
 		case res.Deprecation.goneIn(minor):

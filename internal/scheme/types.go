@@ -659,8 +659,8 @@ func (reg *Registry) Lookup(group, version, plural string) *Resource {
 	return reg.Current.Load().byPath[resourcePath{group, version, plural}]
 }
 
-// Stable returns the row of a built-in type at version v1, even if the registry does not serve it,
-// because the server emulates a version that did not have it. Stored objects may have that type.
+// Stable returns the row of a built-in type at version v1, even if it is not served because the
+// server emulates an earlier version of Kubernetes. The store may contain objects of the type.
 func Stable(group, plural string) *Resource {
 	i := slices.IndexFunc(Builtins, func(res *Resource) bool { return res.Group == group && res.Version == "v1" && res.Plural == plural })
 	return Builtins[i]
