@@ -54,7 +54,6 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
-	"k8s.io/apimachinery/pkg/version"
 
 	"apilet/internal/admission"
 	"apilet/internal/admission/plugins"
@@ -318,6 +317,12 @@ func startServer(c *config) (*server, error) {
 	rows, err := scheme.Served(c.RuntimeConfig)
 	if err != nil {
 		return nil, fmt.Errorf("--runtime-config: %w", err)
+	}
+	if len(c.EmulatedVersion) > 0 {
+		rows, err = scheme.ServedBy(int(scheme.EffectiveVersion().EmulationVersion().Minor()), rows, c.RuntimeConfig)
+		if err != nil {
+			return nil, err
+		}
 	}
 	s := newServer(c, scheme.NewRegistry(rows...))
 	for _, phase := range phases {
@@ -1314,10 +1319,9 @@ func serveVersion(w http.ResponseWriter, r *http.Request) {
 		_ = response.Refuse(w, r, apierror.MethodNotAllowed())
 		return
 	}
-	minor := strconv.Itoa(speaks()[1])
-	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minor, EmulationMajor: "1", EmulationMinor: minor,
-		MinCompatibilityMajor: "1", MinCompatibilityMinor: strconv.Itoa(speaks()[1] - 1), GitVersion: gitVersion, GitTreeState: "clean",
-		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}, "", "  ")
+	info := *scheme.EffectiveVersion().Info()
+	info.GitVersion, info.GitCommit, info.GitTreeState, info.BuildDate = gitVersion, "", "clean", ""
+	body, _ := json.MarshalIndent(info, "", "  ")
 	response.WriteJSON(w, r, http.StatusOK, body)
 }
 
@@ -1339,8 +1343,17 @@ func (c *config) commands() []commandline.Command {
 		{Name: "envtest-assets", Args: "DIR", ArgCounts: []int{1}, Description: "create a folder with envtest's binaries, and print the shell command that selects it",
 			Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
 				f.StringVar(&c.Base, "base", "", "a data `file` that each server copies at its start; `apilet fork` creates one")
+				f.Func("version", "the `version` of Kubernetes that each server emulates, 1.34 to 1.37; a patch version is ignored", func(text string) error {
+					c.EmulatedVersion = []string{envtest.MinorVersion(text)}
+					return nil
+				})
 			}}},
-			Run: func(call commandline.Call) error { return envtest.MakeAssets(call.Out, call.Args, c.Base) }},
+			Run: func(call commandline.Call) error {
+				if err := c.SetFeatureGates(); err != nil {
+					return err
+				}
+				return envtest.MakeAssets(call.Out, call.Args, c.Base, strings.Join(c.EmulatedVersion, ","))
+			}},
 	}, nodebootstrap.Commands(newConsole), torture.Commands(), logcmd.Commands())
 }
 
@@ -1369,7 +1382,7 @@ func commandAs(called string, args []string, stdout, stderr io.Writer) int {
 			fmt.Fprintln(stdout, "Kubernetes", gitVersion)
 			return 0
 		case err == nil:
-			return program().Run(append(args, envtest.BaseBeside(called)...), stdout, stderr)
+			return program().Run(append(args, envtest.FlagsBeside(called, args)...), stdout, stderr)
 		}
 	default:
 		return program().Run(args, stdout, stderr)

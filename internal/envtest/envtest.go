@@ -28,6 +28,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -86,8 +87,11 @@ var apiserverSettings = strings.Fields(`
 	strict-transport-security-directives tls-cert-file tls-cipher-suites tls-curve-preferences tls-min-version tls-private-key-file
 	tls-sni-cert-key token-auth-file tracing-config-file v vmodule watch-cache-sizes`)
 
-// baseName is the name of the link to the prepared data file in the assets folder.
-const baseName = "base.db"
+// Names in the assets folder, which apilet reads when it is called as kube-apiserver.
+const (
+	baseName    = "base.db"          // a link to the prepared data file
+	versionName = "emulated-version" // a file with the value of --emulated-version
+)
 
 // ProgramName returns the name under which a program was called.
 func ProgramName(path string) string {
@@ -101,8 +105,8 @@ func ProgramName(path string) string {
 // file is an error, because it may belong to another control plane.
 //
 // base is a prepared data file with which each server from this folder starts; "" means that the
-// servers start empty.
-func MakeAssets(out io.Writer, args []string, base string) error {
+// servers start empty. version is the version of Kubernetes that the servers emulate, or "".
+func MakeAssets(out io.Writer, args []string, base, version string) error {
 	if args[0] == "" {
 		return errors.New("usage: apilet envtest-assets DIR")
 	}
@@ -133,6 +137,9 @@ func MakeAssets(out io.Writer, args []string, base string) error {
 	if err := linkBase(filepath.Join(dir, baseName), base); err != nil {
 		return err
 	}
+	if err := keepVersion(filepath.Join(dir, versionName), version); err != nil {
+		return err
+	}
 	_, err = fmt.Fprintf(out, "export KUBEBUILDER_ASSETS=%s\n", shellQuoted(dir))
 	return err
 }
@@ -151,15 +158,39 @@ func linkBase(link, base string) error {
 	return nil
 }
 
-// BaseBeside returns the flag for the prepared file that is linked in the folder of a program, or
-// nil if there is no such link. program is the path under which the program was called.
-func BaseBeside(program string) []string {
-	path := filepath.Join(filepath.Dir(program), baseName)
-	// found in the PATH, so the folder was not chosen explicitly
-	if filepath.Base(program) == program || !there(path) {
+// MinorVersion removes the patch version, which setup-envtest accepts: 1.36.0 and 1.36.x are 1.36.
+func MinorVersion(version string) string {
+	parts := strings.SplitN(version, ".", 3)
+	return strings.Join(parts[:min(2, len(parts))], ".")
+}
+
+// keepVersion writes the version to a file, or removes the file of an earlier call.
+func keepVersion(path, version string) error {
+	if version != "" {
+		return os.WriteFile(path, []byte(version+"\n"), 0o644)
+	}
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// FlagsBeside returns the flags for the prepared file and the version in the folder of a program.
+// program is the path under which the program was called. args are the flags that the program was
+// called with. They have precedence.
+func FlagsBeside(program string, args []string) (flags []string) {
+	if filepath.Base(program) == program { // found in the PATH, so the folder was not chosen explicitly
 		return nil
 	}
-	return []string{"--base=" + path}
+	dir := filepath.Dir(program)
+	if path := filepath.Join(dir, baseName); there(path) {
+		flags = append(flags, "--base="+path)
+	}
+	given := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--emulated-version=") })
+	if version, err := os.ReadFile(filepath.Join(dir, versionName)); err == nil && !given {
+		flags = append(flags, "--emulated-version="+strings.TrimSpace(string(version)))
+	}
+	return flags
 }
 
 func linkAsset(link, program string) error {
