@@ -32,7 +32,7 @@ func TestEmulatedVersions(t *testing.T) {
 		recordEmulation(t, archive)
 		return
 	}
-	for _, version := range []string{"1.35", "1.36", "1.37"} {
+	for _, version := range []string{"1.34", "1.35", "1.36", "1.37"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			s := startTest(t, "--emulated-version=kube="+version)
