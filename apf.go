@@ -1,14 +1,15 @@
 package main
 
-// This file connects the HTTP server with internal/flowcontrol. The middleware estimates the number
-// of seats that a request needs and waits until they are available. If the dispatcher rejects the
-// request, the middleware sends a 429. This file also serves the debug pages of the dispatcher.
+// This file connects the HTTP server with internal/flowcontrol. It follows KEP-1040; see
+// docs/flow-control.md for its sections. The middleware estimates the number of seats that a
+// request needs and waits until they are available. If the dispatcher rejects the request, the
+// middleware sends a 429. This file also serves the debug pages of the dispatcher.
 //
-//	middleware ─▶ digestOf, estimate ─▶ Dispatch: queue, seats or 429 ─▶ serve: lends the seats while the client blocks ─▶ next
+//	middleware ─▶ digestOf, estimate ─▶ Dispatch: queue, seats or 429 ─▶ serve: holds the seats ─▶ next
 //
 // The estimates follow Kubernetes. In seats:
 //
-//	LIST    one per 100,000 bytes that it reads, at most 100; at most 10 if kube-apiserver would serve it from its cache
+//	LIST    one per 100,000 bytes that it reads, at most 100; at most 10 if kube-apiserver would use its cache
 //	WATCH   like a LIST of its initial events, or 1 if it has none; the seats are returned once the events are sent
 //	write   1; after it, one for every 10 watchers of the object for 5 ms. Beyond 10 seats the time grows instead
 //	other   1
@@ -17,22 +18,17 @@ package main
 // Only a non-resource request keeps its whole path, since /at/5/readyz is not a probe. Requests
 // about the past are never served from a cache, and their running times are learned separately.
 //
-// Two things differ from kube-apiserver. The numbers of objects and bytes come directly from the
-// store and are always current. While a request waits for a slow client, other requests can use its
-// seats. Package limits limits the memory that such requests hold. The same applies while a request
-// waits for memory.
+// Two things differ from kube-apiserver. The numbers of objects and bytes come from the store and
+// are always current. A request lends its seats while it waits for a slow client or for memory
+// (package lending).
 //
 // With --max-requests-inflight=auto, the estimates are corrected by the running times of similar
 // requests, and each request reports its running time at the end.
-//
-// The design follows KEP-1040. See docs/flow-control.md for its sections.
 
 import (
 	"bytes"
 	"context"
-	"io"
 	"math"
-	"math/bits"
 	"net"
 	"net/http"
 	"slices"
@@ -46,6 +42,7 @@ import (
 
 	"apilet/internal/flowcontrol"
 	"apilet/internal/flowcontrol/autoseats"
+	"apilet/internal/flowcontrol/lending"
 	"apilet/internal/history"
 	"apilet/internal/options"
 	"apilet/internal/request"
@@ -67,12 +64,6 @@ const watchersTime = 5 * time.Millisecond
 
 const maxMutatingSeats = 10
 
-// stuckAfter is how long a read from the client or a write to it may take before the request lends
-// its seats.
-const stuckAfter = 10 * time.Millisecond
-
-const unsentBytes = 2048 // bytes that net/http buffers before it sends anything to the client
-
 const tooManyRequests = "Too many requests, please try again later."
 
 // storedCounts returns the number and the bytes of the stored objects of a resource in a namespace,
@@ -84,14 +75,14 @@ type flowControl struct {
 	dispatcher *flowcontrol.Dispatcher
 	auto       *flowcontrol.SeatTuner // nil if the number of seats is fixed
 	stored     storedCounts
-	watchers   watcherCounts
+	watchers   flowcontrol.WatcherCounts
 }
 
 // newFlowControl returns a flowControl with the mandatory configuration. If seats is
 // options.AutoSeats, the number of seats follows the capacity of the machine. timeout is the
 // request timeout.
 func newFlowControl(seats int, timeout time.Duration, counts storedCounts) *flowControl {
-	fc := &flowControl{stored: counts, watchers: watcherCounts{n: map[watchTarget]int{}}}
+	fc := &flowControl{stored: counts}
 	if seats == options.AutoSeats {
 		fc.dispatcher, fc.auto = flowcontrol.NewAutoDispatcher(timeout)
 	} else {
@@ -125,7 +116,8 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rec := request.From(r.Context())
 		if rec == nil || rec.User.Name == "" {
-			http.Error(w, "request without user or request information reached flow control", http.StatusInternalServerError)
+			http.Error(w, "request without user or request information reached flow control",
+				http.StatusInternalServerError)
 			return
 		}
 		if rec.Info.Verb != "watch" && request.IsLongRunning(&rec.Info) {
@@ -149,24 +141,24 @@ func (fc *flowControl) middleware(next http.Handler) http.Handler {
 	})
 }
 
-func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, rec *request.Request, t *flowcontrol.Ticket, next http.Handler) {
-	seat := &yield{ticket: t}
-	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = &seatedBody{r.Body, seat}
-	}
-	w = &seatedWriter{ResponseWriter: w, seat: seat}
+// serve calls next while the request holds its seats, and lends them while the client blocks.
+func (fc *flowControl) serve(w http.ResponseWriter, r *http.Request, rec *request.Request, t *flowcontrol.Ticket,
+	next http.Handler) {
+	loan := &lending.Loan{Ticket: t}
+	r.Body, w = loan.Body(r.Body), loan.Writer(w)
 	if t.Digest.Verb != "watch" && !rec.Streaming {
 		next.ServeHTTP(w, r)
 		if fc.auto != nil {
-			fc.auto.Done(t, workClass(rec, t.UncorrectedSeats()), time.Since(t.Started), rec.CommitWait.Total(), rec.HookWait.Total()+seat.waited)
+			waited := rec.HookWait.Total() + loan.Waited
+			fc.auto.Done(t, workClass(rec, t.UncorrectedSeats()), time.Since(t.Started), rec.CommitWait.Total(), waited)
 		}
 		return
 	}
 	if t.Digest.Verb == "watch" {
 		options, _ := rec.Info.ListOptions()
-		defer fc.watchers.register(&t.Digest, options.FieldSelector)()
+		defer fc.watchers.Register(&t.Digest, options.FieldSelector)()
 	}
-	next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), seatKey{}, seat)))
+	next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), loanKey{}, loan)))
 }
 
 type connKey struct{}
@@ -177,14 +169,13 @@ func withConn(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, conn)
 }
 
-type seatKey struct{}
+type loanKey struct{}
 
-// watchBegun returns the seats of the watch that ctx belongs to, because its initial events are
-// sent. It does nothing for other requests and on further calls.
-func watchBegun(ctx context.Context) {
-	if seat, ok := ctx.Value(seatKey{}).(*yield); ok {
-		seat.returned = true
-		seat.ticket.Finish()
+// returnWatchSeats returns the seats of the watch that ctx belongs to, because its initial events
+// are sent. It does nothing for other requests and on further calls.
+func returnWatchSeats(ctx context.Context) {
+	if loan, ok := ctx.Value(loanKey{}).(*lending.Loan); ok {
+		loan.Return()
 	}
 }
 
@@ -207,9 +198,9 @@ func digestOf(rec *request.Request) flowcontrol.Digest {
 	if rec.Moment != "" {
 		path = history.PathAt + rec.Moment + path
 	}
-	return flowcontrol.Digest{User: rec.User.Name, Groups: rec.User.Groups, ResourceRequest: info.ResourceRequest, Verb: info.Verb, Path: path,
-		Group: info.Group, Version: info.Version, Namespace: info.Namespace, Resource: info.Resource, Subresource: info.Subresource,
-		Name: info.Name, Received: rec.Received}
+	return flowcontrol.Digest{User: rec.User.Name, Groups: rec.User.Groups, ResourceRequest: info.ResourceRequest,
+		Verb: info.Verb, Path: path, Group: info.Group, Version: info.Version, Namespace: info.Namespace,
+		Resource: info.Resource, Subresource: info.Subresource, Name: info.Name, Received: rec.Received}
 }
 
 // maxInFlight replaces flow control if that is disabled. It limits the number of concurrent reads
@@ -240,103 +231,6 @@ func maxInFlight(readOnly, mutating int, next http.Handler) http.Handler {
 	})
 }
 
-// A yield lends the seats of a request while its handler waits for the client.
-type yield struct {
-	ticket   *flowcontrol.Ticket
-	waited   time.Duration // total time; used by the handler's goroutine only
-	returned bool          // the seats were returned; used by the handler's goroutine only
-
-	mu      sync.Mutex // guards the fields below
-	waiting bool
-	began   time.Time
-	lent    bool
-	timer   *time.Timer
-}
-
-// begin and end must be called before and after an operation that may wait for the client.
-func (seat *yield) begin() {
-	if seat.returned {
-		return
-	}
-	seat.mu.Lock()
-	defer seat.mu.Unlock()
-	seat.waiting, seat.began = true, time.Now()
-	if seat.timer == nil {
-		seat.timer = time.AfterFunc(stuckAfter, seat.lend)
-	} else {
-		seat.timer.Reset(stuckAfter)
-	}
-}
-
-// lend runs in the timer's goroutine. It may run shortly after the wait has ended.
-func (seat *yield) lend() {
-	seat.mu.Lock()
-	defer seat.mu.Unlock()
-	if seat.waiting {
-		seat.lent = true
-		seat.ticket.Yield()
-	}
-}
-
-func (seat *yield) end() {
-	if seat.returned {
-		return
-	}
-	seat.timer.Stop()
-	seat.mu.Lock()
-	defer seat.mu.Unlock()
-	seat.waiting = false
-	seat.waited += time.Since(seat.began)
-	if seat.lent {
-		seat.lent = false
-		seat.ticket.Reclaim()
-	}
-}
-
-// A seatedWriter lends the seats of the request while a write to the client blocks.
-type seatedWriter struct {
-	http.ResponseWriter
-	seat    *yield
-	written int
-}
-
-func (sw *seatedWriter) Unwrap() http.ResponseWriter { return sw.ResponseWriter }
-
-func (sw *seatedWriter) Write(p []byte) (int, error) {
-	if sw.written += len(p); sw.written <= unsentBytes {
-		return sw.ResponseWriter.Write(p)
-	}
-	sw.seat.begin()
-	defer sw.seat.end()
-	return sw.ResponseWriter.Write(p)
-}
-
-// WhileLent calls wait and lends the seats meanwhile.
-func (sw *seatedWriter) WhileLent(wait func()) {
-	sw.seat.begin()
-	defer sw.seat.end()
-	wait()
-}
-
-// FlushError implements the interface of http.ResponseController.
-func (sw *seatedWriter) FlushError() error {
-	sw.seat.begin()
-	defer sw.seat.end()
-	return http.NewResponseController(sw.ResponseWriter).Flush()
-}
-
-// A seatedBody lends the seats of the request while a read from the client blocks.
-type seatedBody struct {
-	io.ReadCloser
-	seat *yield
-}
-
-func (b *seatedBody) Read(p []byte) (int, error) {
-	b.seat.begin()
-	defer b.seat.end()
-	return b.ReadCloser.Read(p)
-}
-
 func (fc *flowControl) estimate(rec *request.Request) flowcontrol.Estimate {
 	info := &rec.Info
 	one := flowcontrol.Estimate{InitialSeats: 1, Watchers: -1, Mutating: request.IsMutating(info)}
@@ -353,7 +247,7 @@ func (fc *flowControl) estimate(rec *request.Request) flowcontrol.Estimate {
 		if info.Resource == "serviceaccounts" && info.Subresource == "token" { // tokens have no watchers
 			return one
 		}
-		one = mutatingWork(fc.watchers.interested(info))
+		one = mutatingWork(fc.watchers.Interested(info.Group, info.Resource, info.Namespace, info.Name))
 		fc.learn(rec, &one)
 	}
 	return one
@@ -371,24 +265,11 @@ func (fc *flowControl) learn(rec *request.Request, est *flowcontrol.Estimate) {
 	fc.auto.CorrectEstimate(workClass(rec, plain), list, est)
 }
 
-// workClass returns a hash that is equal for similar requests. They have the same verb and
-// resource, and a similar number of seats. The hash also depends on whether the request is limited
-// to a namespace, and on whether it is about the past.
+// workClass returns the class of requests whose running times are learned together.
 func workClass(rec *request.Request, seats int) uint64 {
-	info, h := &rec.Info, uint64(14695981039346656037) // FNV-1a
-	for _, word := range [...]string{info.Verb, info.Group, info.Resource, info.Subresource} {
-		for i := range len(word) {
-			h = (h ^ uint64(word[i])) * 1099511628211
-		}
-		h *= 1099511628211
-	}
-	if info.Namespace != "" {
-		h = (h ^ 1) * 1099511628211
-	}
-	if rec.Moment != "" {
-		h = (h ^ 2) * 1099511628211
-	}
-	return (h ^ uint64(bits.Len(uint(seats)))) * 1099511628211
+	info := &rec.Info
+	return flowcontrol.WorkClass(seats, info.Namespace != "", rec.Moment != "", info.Verb, info.Group, info.Resource,
+		info.Subresource)
 }
 
 // listSeats estimates the seats of a LIST or WATCH from the number and the bytes of the stored
@@ -460,60 +341,6 @@ func mutatingWork(watchers int) flowcontrol.Estimate {
 	return est
 }
 
-// A watchTarget identifies a resource, one of its namespaces, or a single object.
-type watchTarget struct{ group, resource, namespace, name string }
-
-type watcherCounts struct {
-	mu sync.Mutex // guards n
-	n  map[watchTarget]int
-}
-
-// register counts a watch until the returned function is called.
-func (wc *watcherCounts) register(dig *flowcontrol.Digest, fieldSelector string) func() {
-	if dig.Resource == "pods" && demandsNode(fieldSelector) {
-		return func() {} // the watch of a kubelet receives only the events of its node
-	}
-	key := watchTarget{dig.Group, dig.Resource, dig.Namespace, dig.Name}
-	add := func(n int) {
-		wc.mu.Lock()
-		defer wc.mu.Unlock()
-		if wc.n[key] += n; wc.n[key] == 0 {
-			delete(wc.n, key)
-		}
-	}
-	add(1)
-	return func() { add(-1) }
-}
-
-// demandsNode reports whether a field selector selects the pods of a single node.
-func demandsNode(fieldSelector string) bool {
-	for term := range strings.SplitSeq(fieldSelector, ",") {
-		field, node, _ := strings.Cut(term, "=")
-		if field == "spec.nodeName" && strings.TrimPrefix(node, "=") != "" {
-			return true
-		}
-	}
-	return false
-}
-
-// interested returns the number of watches that may receive the event of a write. For a POST, the
-// name of the new object is not known yet.
-func (wc *watcherCounts) interested(info *request.Info) int {
-	wc.mu.Lock()
-	defer wc.mu.Unlock()
-	key := watchTarget{group: info.Group, resource: info.Resource}
-	n := wc.n[key]
-	if info.Namespace != "" {
-		key.namespace = info.Namespace
-		n += wc.n[key]
-	}
-	if info.Name != "" {
-		key.name = info.Name
-		n += wc.n[key]
-	}
-	return n
-}
-
 // ---- Seats that follow the machine ----
 
 // followMachine connects the automatic number of seats with the metrics of the store and the log.
@@ -526,8 +353,10 @@ func (fc *flowControl) followMachine(st *store.Store, log zerolog.Logger) {
 		return store.CommitBounds[:], stats.CommitBuckets[:]
 	}
 	fc.auto.OnChange = func(from, to int, state autoseats.State) {
-		log.Info().Int("from", from).Int("to", to).Float64("goodput", state.Goodput).Float64("efficiency", state.Efficiency).
-			Stringer("run_delay", state.RunDelay).Msg("flow control: adapted the number of seats to the capacity of the machine")
+		log.Info().Int("from", from).Int("to", to).
+			Float64("goodput", state.Goodput).Float64("efficiency", state.Efficiency).
+			Stringer("run_delay", state.RunDelay).
+			Msg("flow control: adapted the number of seats to the capacity of the machine")
 	}
 }
 

@@ -147,7 +147,7 @@ func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
 		g := &seatGate{open: make(chan struct{})}
 		fc := smallFlowControl(nothingStored)
 		handler := flowFront(fc.middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			watchBegun(r.Context())
+			returnWatchSeats(r.Context())
 			g.ServeHTTP(w, r)
 		})))
 		for _, path := range []string{"/a/get/pods.exec/ns/p", "/a/create/pods.attach/ns/p", "/a/get/pods.log/ns/p", "/a/create/pods.portforward/ns/p", "/a/get/services.proxy/ns/p"} {
@@ -160,7 +160,7 @@ func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
 		if g.in.Load() != 105 {
 			t.Errorf("%d run, want 105", g.in.Load())
 		}
-		if n := fc.watchers.interested(&request.Info{Resource: "pods", Namespace: "ns"}); n != 100 {
+		if n := fc.watchers.Interested("", "pods", "ns", ""); n != 100 {
 			t.Errorf("%d watchers, want 100", n)
 		}
 		told, of := flowMetrics(t, fc), "{flow_schema=small,priority_level=small"
@@ -170,8 +170,8 @@ func TestLongRunningRequestsTakeNoSeat(t *testing.T) {
 		}
 		close(g.open)
 		synctest.Wait()
-		if len(fc.watchers.n) != 0 {
-			t.Errorf("watchers left: %v", fc.watchers.n)
+		if fc.watchers.Len() != 0 {
+			t.Errorf("watchers left: %v", fc.watchers.Len())
 		}
 	})
 }
@@ -236,30 +236,6 @@ func TestEstimates(t *testing.T) {
 		if got.InitialSeats != 1 || got.FinalSeats != want.FinalSeats || got.Tail != want.Tail {
 			t.Errorf("%d watchers: %+v", watchers, got)
 		}
-	}
-}
-
-func TestWatchersAreCountedByWhatTheyWatch(t *testing.T) {
-	t.Parallel()
-	wc := watcherCounts{n: map[watchTarget]int{}}
-	dig := func(namespace, name string) *flowcontrol.Digest {
-		return &flowcontrol.Digest{Resource: "pods", Namespace: namespace, Name: name}
-	}
-	var stop []func()
-	for _, w := range []struct{ namespace, name, selector string }{{"", "", ""}, {"ns", "", ""}, {"ns", "p", ""}, {"other", "", ""},
-		{"", "", "spec.nodeName=n1"}, {"", "", "spec.nodeName="}} {
-		stop = append(stop, wc.register(dig(w.namespace, w.name), w.selector))
-	}
-	for info, want := range map[[2]string]int{{"ns", "p"}: 4, {"ns", ""}: 3, {"ns", "q"}: 3, {"other", "p"}: 3, {"", ""}: 2} {
-		if got := wc.interested(&request.Info{Resource: "pods", Namespace: info[0], Name: info[1]}); got != want {
-			t.Errorf("%v: %d watchers, want %d", info, got, want)
-		}
-	}
-	for _, f := range stop {
-		f()
-	}
-	if len(wc.n) != 0 {
-		t.Error("left over:", wc.n)
 	}
 }
 

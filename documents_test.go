@@ -1165,7 +1165,7 @@ func TestMonitoringSpeaksOfWhatThereIs(t *testing.T) {
 	s.want(201, "POST", maps, configMap("b"))
 	<-w.frames
 	all := readExposed(string(s.want(200, "GET", "/metrics", "").body))
-	all.addDescribed(t, s.metrics.registry.Registry, "apilet_etcd_", "apilet_replica_", "apiserver_flowcontrol_")
+	all.addDescribed(t, s.metrics.Registry.Registry, "apilet_etcd_", "apilet_replica_", "apiserver_flowcontrol_")
 
 	for _, bad := range []string{`no_such_metric > 0`, `apilet_disk_full{colour="red"}`, `sum by (colour) (apilet_disk_full)`,
 		`kubernetes_healthcheck{name="no-such-check"}`, `rate(apiserver_request_totals[5m])`} {

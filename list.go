@@ -25,27 +25,16 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -55,63 +44,47 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/features"
-	kubestorage "k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
-	"k8s.io/apiserver/pkg/warning"
 
 	"apilet/internal/apierror"
 	"apilet/internal/auth"
-	"apilet/internal/corrupt"
+	"apilet/internal/continuetoken"
 	"apilet/internal/discovery"
+	"apilet/internal/health"
 	"apilet/internal/history"
-	"apilet/internal/limits"
 	"apilet/internal/registry"
 	"apilet/internal/request"
 	"apilet/internal/response"
 	"apilet/internal/routing"
+	"apilet/internal/scan"
 	"apilet/internal/scheme"
 	"apilet/internal/selector"
 	"apilet/internal/store"
 )
 
-const (
-	revisionPatience = 3 * time.Second // maximum wait for a revision that another server has seen
+// revisionPatience limits the wait for a revision that another server has already seen.
+const revisionPatience = 3 * time.Second
 
-	// listBuffer is the number of bytes that a limited list encodes before it looks for its end.
-	listBuffer = 1 << 20
-)
-
-// reads handles GET and LIST.
-type reads struct {
-	st     *store.Store
-	tokens *tokenCodec
-	lost   *corrupt.Objects // nil when reading the past, which cannot be repaired
-
-	// readSlots limits the number of lists that read and encode concurrently to half of the
-	// processors. Other lists wait for a slot, so that writes do not have to compete with all of
-	// them for the processors. Sending is not limited.
-	readSlots chan struct{}
-
-	podsByNode *store.Index // nil when reading the past
-
-	storage func() error // returns why the storage is unavailable, if it is; nil when reading the past
-
-	at   int64              // if not 0, reads show this revision
-	past history.Visibility // decides which revisions a user may see
+// A readHandler handles GET and LIST, of the present or as of an earlier revision.
+type readHandler struct {
+	*scan.Source
+	tokens  *continuetoken.Codec
+	storage func() error       // returns why the storage is unavailable, if it is; nil when reading the past
+	past    history.Visibility // decides which revisions a user may see
 }
 
 // asOf returns a copy of rd that reads at revision rev.
-func (rd *reads) asOf(rev int64) *reads {
+func (rd *readHandler) asOf(rev int64) *readHandler {
 	then := *rd
-	then.at, then.lost, then.podsByNode, then.storage = rev, nil, nil, nil
+	then.Source, then.storage = rd.Source.AsOf(rev), nil
 	return &then
 }
 
 // ---- GET ----
 
 // get returns one object. resourceVersion is a lower bound, so the newest version is always valid.
-func (rd *reads) get(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
-	v, err := response.NewView(r, asked, res)
+func (rd *readHandler) get(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource) error {
+	v, err := response.NewView(r, req, res)
 	if err != nil {
 		return err
 	}
@@ -124,12 +97,12 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, asked *request.Requ
 	if _ = runtime.Convert_Slice_string_To_bool(&exports, &export, nil); export {
 		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
-	info := &asked.Info
+	info := &req.Info
 	key := res.Key(res.Scope(info.Namespace), info.Name)
-	rec, err := rd.whole(r.Context(), w, key, func(stored int) int { return v.EstimateSize(r, stored) })
+	rec, err := rd.Get(r.Context(), w, key, func(stored int) int { return v.EstimateSize(r, stored) })
 	if err == nil {
 		if err = res.CheckReadable(rec.JSON); err != nil {
-			rd.lost.Add(&rec, err)
+			rd.Corrupt.Add(&rec, err)
 		}
 	}
 	if err != nil {
@@ -138,76 +111,13 @@ func (rd *reads) get(w http.ResponseWriter, r *http.Request, asked *request.Requ
 	return v.Respond(w, r, http.StatusOK, &rec)
 }
 
-// newest returns the current version of the object, or its version at rd.at if that is set.
-func (rd *reads) newest(key string) (store.Record, error) {
-	if rd.at != 0 {
-		return rd.st.GetAt(key, rd.at)
-	}
-	return rd.st.Get(key)
-}
-
-// whole reads an object like newest. Large objects are read only after memory was reserved. weigh
-// returns the memory that a response needs for an object of a given size.
-func (rd *reads) whole(ctx context.Context, w http.ResponseWriter, key string, weigh func(stored int) int) (store.Record, error) {
-	if rd.at == 0 {
-		rec, size, err := rd.st.GetUpTo(key, limits.Large/4)
-		if err != nil || size <= limits.Large/4 {
-			return rec, err
-		}
-		if err := limits.Reserve(ctx, w, weigh(size)); err != nil {
-			return rec, err
-		}
-	}
-	rec, err := rd.newest(key)
-	if n := weigh(len(rec.JSON)); err == nil && !limits.TryReserve(ctx, w, n) { // the object is from the past or has grown
-		rec = store.Record{} // drop the object before waiting for memory
-		if err := limits.Reserve(ctx, w, n); err != nil {
-			return rec, err
-		}
-		return rd.newest(key)
-	}
-	return rec, err
-}
-
-// visibleSince returns the first revision at which the user may see the requested objects. See
-// history.Visibility.
-func (rd *reads) visibleSince(ctx context.Context, res *scheme.Resource) (int64, error) {
-	rec := request.From(ctx)
-	return rd.past.VisibleSince(rec.User, rec.Info, res.Key(res.Scope(rec.Info.Namespace), rec.Info.Name))
-}
-
-// hides reports whether the user may not see the requested objects as they were at revision rev.
-func (rd *reads) hides(ctx context.Context, res *scheme.Resource, rev int64) (bool, error) {
-	since, err := rd.visibleSince(ctx, res)
-	return rev < since, err
-}
-
-// warnOfHidden warns that the name may have belonged to an older object that is not shown.
-func warnOfHidden(ctx context.Context, rev int64) {
-	warning.AddWarning(ctx, "", fmt.Sprintf("what is asked for begins after revision %d: what had its name before, or its namespace's, is not shown", rev))
-}
-
-// begun returns a 404 if the request names an object of the past that the user may not see.
-func (rd *reads) begun(ctx context.Context, rec *request.Request, res *scheme.Resource) error {
-	info := &rec.Info
-	if rd.at == 0 || !info.Form.Named {
-		return nil
-	}
-	hidden, err := rd.hides(ctx, res, rd.at)
-	if err != nil || !hidden {
-		return err
-	}
-	warnOfHidden(ctx, rd.at)
-	return apierrors.NewNotFound(res.GroupResource(), info.Name)
-}
-
 // lowerBound parses a resourceVersion and waits until the store has reached it. If rv is empty, it
 // waits for the newest revision; if rv is 0, it does not wait. It returns an error if the revision
 // does not arrive. what is a prefix of the error message.
-func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error) {
+func (rd *readHandler) lowerBound(ctx context.Context, rv, what string) (int64, error) {
 	switch {
-	case rv == "" && rd.at == 0:
-		_, err := rd.st.Current(ctx)
+	case rv == "" && rd.At == 0:
+		_, err := rd.Store.Current(ctx)
 		return 0, err
 	case rv == "", rv == "0":
 		return 0, nil
@@ -220,91 +130,42 @@ func (rd *reads) lowerBound(ctx context.Context, rv, what string) (int64, error)
 		}
 		return 0, apierrors.NewBadRequest(what + text)
 	}
-	if rd.at != 0 && n > uint64(rd.at) {
+	if rd.At != 0 && n > uint64(rd.At) {
 		return 0, rd.tooLarge(rv)
 	}
-	if n <= uint64(rd.st.Revision()) {
+	if n <= uint64(rd.Store.Revision()) {
 		return int64(n), nil
 	}
-	if err := rd.st.WaitUpcoming(ctx, n, revisionPatience); err != nil {
+	if err := rd.Store.WaitUpcoming(ctx, n, revisionPatience); err != nil {
 		return 0, rd.tooLarge(rv)
 	}
 	return int64(n), nil
 }
 
-// tooLarge returns the error for a future revision. Like kube-apiserver, a replica waits three
-// seconds for the revision and returns an error with Retry-After. With a data file no other server
-// can be ahead. In that case tooLarge omits Retry-After and lowerBound does not wait. Otherwise
-// client-go would retry ten times before it lists again.
-func (rd *reads) tooLarge(rv string) error {
-	current, retry := cmp.Or(rd.at, rd.st.Revision()), 0
-	if rd.at == 0 && rd.st.Shared() {
+// tooLarge returns the error for a future revision. With a data file no other server can be ahead.
+// The error then has no Retry-After, because client-go would retry ten times before it lists again.
+func (rd *readHandler) tooLarge(rv string) error {
+	current, retry := cmp.Or(rd.At, rd.Store.Revision()), 0
+	if rd.At == 0 && rd.Store.Shared() {
 		retry = 1
 	}
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %s, current: %d", rv, current), retry)
-	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	cause := metav1.StatusCause{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{cause}
 	return err
 }
 
-// storageComponent is the name of etcd in kube-apiserver's list of components.
-const storageComponent = "etcd-0"
-
-// components handles GET and LIST of componentstatuses, which are not stored. The only component is
-// the storage. kube-apiserver also checks a scheduler and a controller manager on its own machine.
-func (rd *reads) components(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
-	info := &asked.Info
-	v, err := response.NewView(r, asked, res)
+// components handles GET and LIST of componentstatuses, which are not stored.
+func (rd *readHandler) components(w http.ResponseWriter, r *http.Request, req *request.Request,
+	res *scheme.Resource) error {
+	if req.Info.Form.Named {
+		return health.ServeComponent(w, r, req, res, rd.storage)
+	}
+	q, err := parseQuery(res, &req.Info)
 	if err != nil {
 		return err
 	}
-	if rd.storage == nil && !info.Form.Named {
-		return sendNothing(w, r, v, rd.at)
-	}
-	if info.Form.Named {
-		if info.Name != storageComponent || rd.storage == nil {
-			return apierrors.NewNotFound(schema.GroupResource{Resource: "componentstatus"}, info.Name)
-		}
-		rec, err := rd.storageStatus(res)
-		if err != nil {
-			return err
-		}
-		return v.Respond(w, r, http.StatusOK, rec)
-	}
-	q, err := parseQuery(res, info)
-	if err != nil {
-		return err
-	}
-	if err := v.Media.Check(res, true); err != nil {
-		return err
-	}
-	rec, err := rd.storageStatus(res)
-	if err != nil {
-		return err
-	}
-	l := &lister{v: v, walk: walk{done: true}, bare: true}
-	if q.match.Matches(rec.Key, rec.JSON) {
-		if l.items, err = v.AppendItem(nil, rec); err != nil {
-			return err
-		}
-		l.bare = false
-	}
-	return l.send(r.Context(), w, r, response.ListMeta{})
-}
-
-// storageStatus returns the ComponentStatus of the storage.
-func (rd *reads) storageStatus(res *scheme.Resource) (*store.Record, error) {
-	condition := corev1.ComponentCondition{Type: corev1.ComponentHealthy, Status: corev1.ConditionTrue, Message: "ok"}
-	if err := rd.storage(); err != nil {
-		condition.Status, condition.Message, condition.Error = corev1.ConditionFalse, "", err.Error()
-	}
-	body, err := json.Marshal(&corev1.ComponentStatus{ObjectMeta: metav1.ObjectMeta{Name: storageComponent}, Conditions: []corev1.ComponentCondition{condition}})
-	return &store.Record{Key: res.Key("", storageComponent), JSON: body}, err
-}
-
-// sendNothing sends an empty list.
-func sendNothing(w http.ResponseWriter, r *http.Request, v *response.View, rev int64) error {
-	l := &lister{v: v, walk: walk{done: true}}
-	return l.send(r.Context(), w, r, response.ListMeta{Rev: rev})
+	return health.ListComponents(w, r, req, res, rd.storage, &q.match, rd.At)
 }
 
 // ---- LIST ----
@@ -321,16 +182,20 @@ func parseQuery(res *scheme.Resource, info *request.Info) (*query, error) {
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	q := &query{ListOptions: internalversion.ListOptions{Watch: info.Verb == "watch", AllowWatchBookmarks: options.AllowWatchBookmarks,
-		ResourceVersion: options.ResourceVersion, ResourceVersionMatch: options.ResourceVersionMatch, TimeoutSeconds: options.TimeoutSeconds,
-		Limit: max(options.Limit, 0), Continue: options.Continue, SendInitialEvents: options.SendInitialEvents}}
+	q := &query{ListOptions: internalversion.ListOptions{
+		ResourceVersion: options.ResourceVersion, ResourceVersionMatch: options.ResourceVersionMatch,
+		Limit: max(options.Limit, 0), Continue: options.Continue, Watch: info.Verb == "watch",
+		AllowWatchBookmarks: options.AllowWatchBookmarks, SendInitialEvents: options.SendInitialEvents,
+		TimeoutSeconds: options.TimeoutSeconds,
+	}}
 	terms, err := selector.Parse(options.LabelSelector, options.FieldSelector)
 	if err != nil {
 		return nil, err
 	}
 	checked := q.ListOptions
 	internalversion.SetListOptionsDefaults(&checked, true)
-	if errs := listvalidation.ValidateListOptions(&checked, utilfeature.DefaultFeatureGate.Enabled(features.WatchList)); len(errs) > 0 {
+	if errs := listvalidation.ValidateListOptions(&checked,
+		utilfeature.DefaultFeatureGate.Enabled(features.WatchList)); len(errs) > 0 {
 		return nil, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
 	q.match, err = terms.Compile(res, info)
@@ -342,48 +207,49 @@ type position struct {
 	rev       int64  // 0 means the newest revision
 	start     string // the first key; "" means the beginning
 	remaining int64  // number of objects from start on; -1 if unknown
-	token     *continueToken
+	token     *continuetoken.Token
 }
 
 // locate implements the decision table at the top of this file.
-func (rd *reads) locate(ctx context.Context, q *query) (position, error) {
+func (rd *readHandler) locate(ctx context.Context, q *query) (position, error) {
 	if q.Continue != "" {
 		return rd.resume(ctx, q)
 	}
-	pos := position{rev: rd.at, remaining: -1}
+	pos := position{rev: rd.At, remaining: -1}
 	bound, err := rd.lowerBound(ctx, q.ResourceVersion, "invalid resource version: ")
 	if err != nil {
 		return pos, err
 	}
 	exact := q.ResourceVersionMatch == metav1.ResourceVersionMatchExact
 	if legacy := q.ResourceVersionMatch == "" && q.Limit > 0; exact || legacy {
-		pos.rev = cmp.Or(bound, rd.at)
+		pos.rev = cmp.Or(bound, rd.At)
 	}
 	return pos, nil
 }
 
 // resume returns the position in the continue token.
-func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
-	token, err := rd.tokens.open(q.Continue, &q.match)
+func (rd *readHandler) resume(ctx context.Context, q *query) (position, error) {
+	token, err := rd.tokens.Open(q.Continue, &q.match)
 	if err != nil {
 		return position{}, err
 	}
 	if q.ResourceVersion != "" && q.ResourceVersion != "0" {
 		return position{}, apierrors.NewBadRequest("specifying resource version is not allowed when using continue")
 	}
-	if token.rev == 0 && rd.at != 0 {
-		token.rev, token.lineage = rd.at, lineageMark(rd.st)
+	if token.Rev == 0 && rd.At != 0 {
+		token.Rev, token.Lineage = rd.At, continuetoken.LineageOf(rd.Store)
 	}
-	if token.rev == 0 { // the newest revision, as without a token
-		if _, err := rd.st.Current(ctx); err != nil {
+	ours := token.Lineage == continuetoken.LineageOf(rd.Store)
+	if token.Rev == 0 { // the newest revision, as without a token
+		if _, err := rd.Store.Current(ctx); err != nil {
 			return position{}, err
 		}
 		// Another server on the same cluster may be ahead.
-	} else if token.lineage == lineageMark(rd.st) && rd.st.WaitUpcoming(ctx, uint64(token.rev), revisionPatience) != nil {
-		return position{}, rd.tooLarge(strconv.FormatInt(token.rev, 10))
+	} else if ours && rd.Store.WaitUpcoming(ctx, uint64(token.Rev), revisionPatience) != nil {
+		return position{}, rd.tooLarge(strconv.FormatInt(token.Rev, 10))
 	}
-	pos := position{rev: token.rev, start: q.match.Prefix + token.start, remaining: token.remaining, token: token}
-	if token.rev != 0 && (token.lineage != lineageMark(rd.st) || token.rev < rd.st.Compacted()) {
+	pos := position{rev: token.Rev, start: q.match.Prefix + token.Start, remaining: token.Remaining, token: token}
+	if token.Rev != 0 && (!ours || token.Rev < rd.Store.Compacted()) {
 		return pos, rd.expired(&q.match, token)
 	}
 	return pos, nil
@@ -391,28 +257,26 @@ func (rd *reads) resume(ctx context.Context, q *query) (position, error) {
 
 // expired returns a 410 with a new token. With it the client can continue from the same key at the
 // newest revision.
-func (rd *reads) expired(m *selector.Matcher, token *continueToken) error {
-	err := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result. " +
-		"You can start a new list without the continue parameter, or use the continue token in this response to retrieve the " +
-		"remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, " +
-		"modified, or deleted between the time the first chunk was returned and now may show up in the list.")
-	err.ErrStatus.Continue = rd.tokens.seal(continueToken{start: token.start, remaining: -1, lineage: lineageMark(rd.st)}, m)
+func (rd *readHandler) expired(m *selector.Matcher, token *continuetoken.Token) error {
+	err := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list " +
+		"result. You can start a new list without the continue parameter, or use the continue token in this response " +
+		"to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent " +
+		"list - objects that were created, modified, or deleted between the time the first chunk was returned and " +
+		"now may show up in the list.")
+	next := continuetoken.Token{Start: token.Start, Remaining: -1, Lineage: continuetoken.LineageOf(rd.Store)}
+	err.ErrStatus.Continue = rd.tokens.Seal(next, m)
 	return err
 }
 
-// list handles a LIST. It sends small lists as a whole and streams the others.
-func (rd *reads) list(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource) error {
-	return rd.listAnd(w, r, asked, res, nil)
-}
-
-// listAnd handles a LIST. If do is not nil, listAnd calls it with the objects of each chunk before
-// sending them. It is used by DELETE of a collection.
-func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, do func(context.Context, []*store.Record) error) error {
-	v, err := response.NewView(r, asked, res)
+// list handles a LIST. If each is not nil, list calls it with the objects of each chunk before
+// sending them. DELETE of a collection uses it to delete the objects.
+func (rd *readHandler) list(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource,
+	each eachFunc) error {
+	v, err := response.NewView(r, req, res)
 	if err != nil {
 		return err
 	}
-	q, err := parseQuery(res, &asked.Info)
+	q, err := parseQuery(res, &req.Info)
 	if err != nil {
 		return err
 	}
@@ -423,668 +287,263 @@ func (rd *reads) listAnd(w http.ResponseWriter, r *http.Request, asked *request.
 	if err := v.Media.Check(res, true); err != nil {
 		return err
 	}
+	l := &lister{rd: rd, v: v, q: q, pos: pos, each: each, out: v.NewListWriter(), scan: rd.NewScan(w, res),
+		walk: walk{rev: pos.rev, next: pos.start}}
+	defer l.out.Release()
+	defer l.release()
 	if pos.rev != 0 {
-		switch hidden, err := rd.hides(r.Context(), res, pos.rev); {
+		switch hidden, err := rd.past.Hides(r.Context(), res, pos.rev); {
 		case err != nil:
 			return err
 		case hidden:
-			warnOfHidden(r.Context(), pos.rev)
-			return sendNothing(w, r, v, pos.rev)
+			return l.out.Whole(w, r, response.ListMeta{Rev: pos.rev})
 		}
 	}
-	l := newLister(rd, v, q, pos)
-	l.do, l.w = do, w
-	if do == nil {
-		l.keys, l.rev = rd.keysOf(r.Context(), &q.match, l.rev)
-	}
-	defer l.release()
-	_, stored, _ := rd.st.Count(q.match.Prefix)
-	if l.weight = int(min(stored, int64(l.room()+limits.Large))); l.weight > limits.Large {
-		if err := limits.Reserve(r.Context(), w, l.weight); err != nil {
-			return err
-		}
-	}
-	if err := l.collect(r.Context(), l.room()); err != nil {
-		return rd.listError(err, q, pos, res)
-	}
-	rest, meta := l, response.ListMeta{Rev: l.rev}
-	switch {
-	case q.Limit > 0:
-		rest, meta, err = rd.limitedMeta(r.Context(), l)
-	case v.HasListLength():
-		rest, err = l.findEnd(r.Context())
-	}
+	meta, err := l.start(r.Context())
 	if err != nil {
-		return rd.listError(err, q, pos, res)
-	}
-	l.setAside()
-	defer rest.setAside()
-	return rest.send(r.Context(), w, r, meta)
-}
-
-// keysOf uses an index if the query selects the Pods of one node, as each kubelet does. It returns
-// nil if the index cannot be used. If rev is 0, keysOf returns the newest revision as at.
-func (rd *reads) keysOf(ctx context.Context, m *selector.Matcher, rev int64) (keys []string, at int64) {
-	_, field, node := m.RequiredTerm()
-	if rd.podsByNode == nil || field != podNode || node == "" || !strings.HasPrefix(m.Span, podKeys) {
-		return nil, rev
-	}
-	if at = rev; at == 0 {
-		at = rd.st.Revision()
-	}
-	keys, ok := rd.podsByNode.Keys(ctx, node, at)
-	if !ok {
-		return nil, rev
-	}
-	return keys, at
-}
-
-// podKeys and podNode are the keys and the field of the index.
-const podKeys, podNode = "//pods/", "spec.nodeName"
-
-// listError is like response.StoreError, but returns the 410 for a continued list if the revision
-// is compacted.
-func (rd *reads) listError(err error, q *query, pos position, res *scheme.Resource) error {
-	if errors.Is(err, store.ErrCompacted) && pos.token != nil {
-		return rd.expired(&q.match, pos.token)
-	}
-	return response.StoreError(err, res, "")
-}
-
-// limitedMeta returns the metadata of a limited list: the token of the next page and the number of
-// remaining objects. The returned lister sends the rest of the page.
-func (rd *reads) limitedMeta(ctx context.Context, l *lister) (rest *lister, meta response.ListMeta, err error) {
-	meta.Rev = l.rev
-	rest, err = l.findEnd(ctx)
-	if err != nil || l.end == "" {
-		return rest, meta, err
-	}
-	token := continueToken{rev: l.rev, start: strings.TrimPrefix(l.end, l.q.match.Prefix), remaining: -1, lineage: lineageMark(rd.st)}
-	if l.q.match.MatchesAll() {
-		left, err := l.left()
-		if err != nil {
-			return rest, meta, err
+		if errors.Is(err, store.ErrCompacted) && pos.token != nil {
+			return rd.expired(&q.match, pos.token)
 		}
-		token.remaining, meta.Remaining = left, &left
+		return response.StoreError(err, res, "")
 	}
-	meta.Cont = rd.tokens.seal(token, &l.q.match)
-	return rest, meta, nil
+	return l.send(w, r, meta)
 }
 
-// A lister walks the objects of one LIST at one revision.
+// A lister reads and sends the objects of a LIST. It reads all of them at the same revision.
 type lister struct {
-	rd  *reads
-	v   *response.View
-	q   *query
-	pos position
+	rd   *readHandler
+	v    *response.View
+	q    *query
+	pos  position
+	keys []string // the keys to read, from an index; nil means all
+	each eachFunc
+	scan *scan.Scan
+	out  *response.ListWriter
 	walk
-	do func(context.Context, []*store.Record) error
-
-	items []byte // encoded items that were not sent yet
-	bare  bool   // the next item is the first and needs no separator
-	ahead int64  // bytes of the items that will be encoded later, if they are measured
-
-	w      http.ResponseWriter // the memory is reserved for its request
-	weight int                 // bytes that the list needs without large objects
-	heavy  int                 // bytes that the list needs with the large objects of this chunk
-
-	uncounted bool // skip the conversion, since only the end of the page matters
 }
+
+// An eachFunc is called with the objects of each chunk of a list.
+type eachFunc func(context.Context, []*store.Record) error
 
 // A walk stores how far a lister has read.
 type walk struct {
-	chunk *store.Chunk
 	found []*store.Record // the matching objects of the current chunk
 	rev   int64           // the revision of the list, known after the first chunk
-	keys  []string        // the keys to read; nil means all in the span
 	next  string          // the first key of the next chunk
 	done  bool            // no more objects belong to this page
 	last  string          // the last key of the page so far
-	taken int64           // number of objects in the page so far
+	count int64           // number of objects in the page so far
 	// end is the first key of the next page, or "" if this is the last page. It is known once done
-	// is true or findEnd has returned.
+	// is true.
 	end string
 }
 
-// errHeavy is returned if there is not enough memory for the large objects of a chunk.
-var errHeavy = errors.New("no room for large objects")
-
-var (
-	itemsPool = sync.Pool{New: func() any { return new([]byte) }}
-)
-
-func newLister(rd *reads, v *response.View, q *query, pos position) *lister {
-	items := *itemsPool.Get().(*[]byte)
-	return &lister{rd: rd, v: v, q: q, pos: pos, items: items[:0], walk: walk{rev: pos.rev, next: pos.start}, bare: true}
+// start reads the beginning of the list, and everything that its head depends on: the revision,
+// the end of a limited page, and the length in a format that has a length prefix.
+func (l *lister) start(ctx context.Context) (meta response.ListMeta, err error) {
+	if l.scan.NoSlot = l.scan.NoSlot || l.each != nil; l.each == nil {
+		l.keys, l.rev = l.rd.Keys(ctx, &l.q.match, l.rev)
+	}
+	room := l.out.Room(l.q.Limit > 0)
+	if err = l.scan.Reserve(ctx, l.q.match.Prefix, room); err != nil {
+		return meta, err
+	}
+	if err = l.collect(ctx, room); err != nil {
+		return meta, err
+	}
+	meta.Rev = l.rev
+	switch {
+	case l.q.Limit > 0:
+		err = l.limit(ctx, &meta)
+	case l.v.HasListLength():
+		_, err = l.findEnd(ctx)
+	}
+	l.release()
+	return meta, err
 }
 
-// release returns the buffers to their pools. Oversized buffers are left to the garbage collector.
+// release drops the current chunk, whose objects are already encoded.
 func (l *lister) release() {
-	l.setAside()
-	if cap(l.items) <= 4*listBuffer {
-		items := l.items
-		itemsPool.Put(&items)
-	}
+	l.scan.Release()
+	l.found = nil
 }
 
-// setAside returns the chunk to its pool before the lister waits for the client. Its objects are
-// already encoded.
-func (l *lister) setAside() {
-	if l.chunk == nil {
-		return
+// limit completes the metadata of a limited list: the token of the next page and the number of
+// remaining objects.
+func (l *lister) limit(ctx context.Context, meta *response.ListMeta) error {
+	page, err := l.findEnd(ctx)
+	if err != nil || page.end == "" {
+		return err
 	}
-	store.ChunkPool.Put(l.chunk)
-	l.chunk, l.found = nil, nil
+	st, m := l.rd.Store, &l.q.match
+	token := continuetoken.Token{Rev: l.rev, Start: strings.TrimPrefix(page.end, m.Prefix), Remaining: -1,
+		Lineage: continuetoken.LineageOf(st)}
+	if m.MatchesAll() {
+		left, err := l.remaining(&page)
+		if err != nil {
+			return err
+		}
+		token.Remaining, meta.Remaining = left, &left
+	}
+	meta.Cont = l.rd.tokens.Seal(token, m)
+	return nil
 }
 
-// room returns the number of bytes to collect before the head is sent. A limited list must find its
-// end before that, and a list with a length prefix must find its length. Other lists only need to
-// know whether they are small enough to be sent as a whole.
-func (l *lister) room() int {
-	if l.q.Limit > 0 || l.v.HasListLength() {
-		return listBuffer
+// remaining returns the number of objects after this page. It uses the token or the counters of the
+// store if possible, and counts the keys otherwise.
+func (l *lister) remaining(page *walk) (int64, error) {
+	if l.pos.remaining >= 0 {
+		return l.pos.remaining - page.count, nil
 	}
-	return response.GzipThreshold
+	st, prefix := l.rd.Store, l.q.match.Prefix
+	if total, _, rev := st.Count(prefix); rev == l.rev && l.pos.token == nil {
+		return total - page.count, nil
+	}
+	return st.CountAt(prefix, page.end, l.rev)
 }
 
-// collect appends encoded items until they have room bytes or the page is complete.
+// collect adds items until they have room bytes or the page is complete.
 func (l *lister) collect(ctx context.Context, room int) error {
-	for !l.done && len(l.items) < room {
-		if err := l.advance(ctx); err != nil {
+	for !l.done && l.out.Len() < room {
+		err := l.scan.Read(ctx, l.span(), func(c *store.Chunk) error {
+			if err := l.step(ctx, c, true); err != nil {
+				return err
+			}
+			if l.each != nil {
+				if err := l.each(ctx, append(l.found, l.damaged(c)...)); err != nil {
+					return err
+				}
+			}
+			return l.forFound(ctx, l.out.Add)
+		})
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// advance reads and encodes one chunk, and calls do if it is set.
-func (l *lister) advance(ctx context.Context) error {
-	return l.inTurn(ctx, func() error {
-		if err := l.step(ctx); err != nil {
-			return err
-		}
-		if l.do != nil {
-			if err := l.do(ctx, append(l.found, l.damaged()...)); err != nil {
+// findEnd walks to the end of the page and returns the walk at that point. It discards the objects
+// that do not fit into the buffer, and l reads them again later.
+func (l *lister) findEnd(ctx context.Context) (page walk, err error) {
+	resume := l.walk
+	defer func() { l.walk = resume }()
+	measured := l.v.HasListLength()
+	for !l.done && err == nil {
+		err = l.scan.Read(ctx, l.span(), func(c *store.Chunk) error {
+			if err := l.step(ctx, c, measured); err != nil || !measured {
 				return err
 			}
-		}
-		return l.encode(ctx)
-	})
+			return l.forFound(ctx, l.out.Measure)
+		})
+	}
+	return l.walk, err
 }
 
-// inTurn calls read with a read slot. If the chunk has large objects and no memory is free, inTurn
-// waits for memory and calls read again. Lists that wait for commits or for a conversion webhook
-// use no slot.
-func (l *lister) inTurn(ctx context.Context, read func() error) error {
-	for {
-		err := l.oneTurn(ctx, read)
-		if !errors.Is(err, errHeavy) {
+// span returns the keys of the next chunk.
+func (l *lister) span() store.Span {
+	m := &l.q.match
+	s := store.Span{Prefix: m.Span, Start: l.next, Rev: l.rev, SkipDamaged: l.each != nil, Keys: l.keys}
+	if l.q.Limit > 0 && m.MatchesAll() {
+		s.Items = int(min(l.q.Limit-l.count+1, 500))
+	}
+	return s
+}
+
+// step finds the matching objects of a chunk, up to the limit. It reads one object beyond the limit
+// to find out whether there is a next page. The next page starts directly after the last key of
+// this page. If the list continues at a newer revision, it therefore shows objects that were
+// created in between. If shown is false, only the end of the page matters.
+func (l *lister) step(ctx context.Context, c *store.Chunk, shown bool) error {
+	m, most := &l.q.match, len(c.Records)
+	if l.q.Limit > 0 && m.MatchesAll() {
+		most = int(min(int64(most), l.q.Limit-l.count))
+	}
+	if shown || !m.MatchesAll() {
+		if err := l.rd.Convert(ctx, l.v.Res, c.Records, most); err != nil {
 			return err
 		}
-		l.setAside()
-		if err := limits.Reserve(ctx, l.w, l.heavy); err != nil {
-			return err
+	}
+	l.found, l.rev, l.next, l.done = l.found[:0], c.Rev, c.Next, c.Next == ""
+	for i := range c.Records {
+		if err := ctx.Err(); err != nil {
+			return err // the objects may be large
 		}
+		rec := &c.Records[i]
+		if !m.Matches(rec.Key, rec.JSON) || l.each == nil && l.rd.Corrupt.Has(rec) {
+			continue
+		}
+		if l.q.Limit > 0 && l.count == l.q.Limit {
+			l.done, l.end = true, l.last+"\x00"
+			return nil
+		}
+		l.count, l.last = l.count+1, rec.Key
+		l.found = append(l.found, rec)
 	}
+	return nil
 }
 
-func (l *lister) oneTurn(ctx context.Context, read func() error) error {
-	if l.do != nil || l.v.Res.NeedsConversion() {
-		return read()
-	}
-	select {
-	case l.rd.readSlots <- struct{}{}:
-		defer func() { <-l.rd.readSlots }()
-		return read()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// encode appends the objects of the chunk. It omits objects that cannot be decoded.
-func (l *lister) encode(ctx context.Context) error {
+// forFound calls add with the objects that step has found. It omits objects that cannot be decoded.
+func (l *lister) forFound(ctx context.Context, add func(*store.Record) error) error {
 	for _, rec := range l.found {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if l.rd.lost.Has(rec) {
+		if l.rd.Corrupt.Has(rec) {
 			continue
 		}
-		before, bare := len(l.items), l.bare
-		if !bare {
-			l.items = append(l.items, l.v.Separator()...)
-		}
-		items, err := l.v.AppendItem(l.items, rec)
-		if l.items, l.bare = items, false; err == nil {
-			continue
-		}
-		if !errors.Is(err, scheme.ErrUnreadable) {
+		switch err := add(rec); {
+		case errors.Is(err, scheme.ErrUnreadable):
+			l.rd.Corrupt.Add(rec, err)
+		case err != nil:
 			return err
 		}
-		l.rd.lost.Add(rec, err)
-		l.items, l.bare = l.items[:before], bare
-	}
-	return nil
-}
-
-// step reads one chunk and finds the matching objects, up to the limit. It reads one object beyond
-// the limit to find out whether there is a next page. The next page starts directly after the last
-// key of this page. If the list continues at a newer revision, it therefore shows objects that were
-// created in between.
-func (l *lister) step(ctx context.Context) error {
-	l.found = l.found[:0]
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if l.chunk == nil {
-		l.chunk = store.ChunkPool.Get().(*store.Chunk)
-	}
-	s := store.Span{Prefix: l.q.match.Span, Start: l.next, Rev: l.rev, SkipDamaged: l.do != nil, Keys: l.keys}
-	if l.q.Limit > 0 && l.q.match.MatchesAll() {
-		s.Items = int(min(l.q.Limit-l.taken+1, 500))
-	}
-	if err := l.rd.st.Chunk(s, l.chunk); err != nil {
-		return err
-	}
-	if len(l.chunk.Sealed) > 0 { // none of the objects in this chunk is deleted
-		return l.chunk.Sealed[0].Err
-	}
-	if n := heavy(l.chunk.Records); n > 0 {
-		if l.heavy = l.weight + n; !limits.TryReserve(ctx, l.w, l.heavy) {
-			return errHeavy
-		}
-	}
-	l.rev, l.next = l.chunk.Rev, l.chunk.Next
-	l.done = l.next == ""
-	if err := l.convert(ctx); err != nil {
-		return err
-	}
-	for i := range l.chunk.Records {
-		if err := ctx.Err(); err != nil {
-			return err // the objects may be large
-		}
-		rec := &l.chunk.Records[i]
-		if !l.q.match.Matches(rec.Key, rec.JSON) || l.do == nil && l.rd.lost.Has(rec) {
-			continue
-		}
-		if l.q.Limit > 0 && l.taken == l.q.Limit {
-			l.done, l.end = true, l.last+"\x00"
-			return nil
-		}
-		l.taken, l.last = l.taken+1, rec.Key
-		l.found = append(l.found, rec)
 	}
 	return nil
 }
 
 // damaged returns records with only a key for the damaged objects of the chunk. It returns nothing
 // unless all objects are deleted, because a selector cannot be applied to a damaged object.
-func (l *lister) damaged() (records []*store.Record) {
+func (l *lister) damaged(c *store.Chunk) (records []*store.Record) {
 	if !l.q.match.MatchesAll() || l.q.Limit > 0 {
 		return nil
 	}
-	for _, key := range l.chunk.Damaged {
+	for _, key := range c.Damaged {
 		records = append(records, &store.Record{Key: key})
 	}
 	return records
 }
 
-// heavy returns the memory that the large objects of a chunk need in the store and in the response.
-func heavy(records []store.Record) (n int) {
-	for i := range records {
-		if size := len(records[i].JSON); size > limits.Large {
-			n += 2 * size
-		}
-	}
-	return n
-}
-
-// convert converts the objects of the chunk if the type has a conversion webhook. It runs before
-// selectors are applied, and calls the webhook only once.
-func (l *lister) convert(ctx context.Context) error {
-	if !l.v.Res.NeedsConversion() || l.uncounted && l.q.match.MatchesAll() {
-		return nil
-	}
-	var records []*store.Record
-	for i := range l.chunk.Records {
-		full := l.q.Limit > 0 && l.q.match.MatchesAll() && l.taken+int64(len(records)) >= l.q.Limit
-		if rec := &l.chunk.Records[i]; !full && !l.rd.lost.Has(rec) {
-			records = append(records, rec)
-		}
-	}
-	return response.Convert(ctx, l.v.Res, records...)
-}
-
-// findEnd walks to the end of the page and discards the objects that do not fit into the buffer.
-// The head of the list needs the number of objects, the start of the next page, and sometimes the
-// length. findEnd returns a copy of the lister from before the walk, which sends the rest of the
-// page.
-func (l *lister) findEnd(ctx context.Context) (*lister, error) {
+// send writes the list. A list that is not complete is sent in parts.
+func (l *lister) send(w http.ResponseWriter, r *http.Request, meta response.ListMeta) error {
 	if l.done {
-		return l, nil
+		return l.out.Whole(w, r, meta)
 	}
-	rest := *l
-	rest.chunk, rest.found = nil, nil
-	l.uncounted = !l.v.HasListLength()
-	for !l.done {
-		if err := l.survey(ctx); err != nil {
-			return &rest, err
-		}
-	}
-	rest.ahead = l.ahead
-	return &rest, nil
-}
-
-// survey reads a chunk and, if the format needs the length first, measures it. Measuring is as
-// expensive as encoding, so survey needs a read slot.
-func (l *lister) survey(ctx context.Context) error {
-	if !l.v.HasListLength() {
-		return l.inTurn(ctx, func() error { return l.step(ctx) })
-	}
-	return l.inTurn(ctx, func() error {
-		if err := l.step(ctx); err != nil {
-			return err
-		}
-		return l.measure()
-	})
-}
-
-// measure adds the encoded lengths of the chunk's objects to ahead.
-func (l *lister) measure() error {
-	scratch := itemsPool.Get().(*[]byte)
-	defer itemsPool.Put(scratch)
-	for _, rec := range l.found {
-		item, err := l.v.AppendProtobufItem((*scratch)[:0], rec)
-		switch {
-		case err == nil:
-			l.ahead += int64(len(item))
-		case errors.Is(err, scheme.ErrUnreadable):
-			l.rd.lost.Add(rec, err)
-		default:
-			return err
-		}
-		*scratch = item[:0]
-	}
-	return nil
-}
-
-// left returns the number of objects after this page. It uses the token or the counters of the
-// store if possible, and counts the keys otherwise.
-func (l *lister) left() (int64, error) {
-	if l.pos.remaining >= 0 {
-		return l.pos.remaining - l.taken, nil
-	}
-	if total, _, rev := l.rd.st.Count(l.q.match.Prefix); rev == l.rev && l.pos.token == nil {
-		return total - l.taken, nil
-	}
-	return l.rd.st.CountAt(l.q.match.Prefix, l.end, l.rev)
-}
-
-// send writes the list: the head, the collected items, the remaining chunks and the tail.
-func (l *lister) send(ctx context.Context, w http.ResponseWriter, r *http.Request, meta response.ListMeta) error {
-	promised := int64(len(l.items)) + l.ahead
-	head, tail, err := l.ends(meta, promised)
-	if err != nil {
+	if err := l.out.Begin(w, r, meta); err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", l.v.ContentType())
-	w.Header().Set("Cache-Control", "no-cache, private")
-	if l.done && l.v.Media.Format == scheme.JSONFormat && (l.v.Media.Pretty || response.WantsPretty(r)) {
-		limits.ForceReserve(ctx, w, l.v.EstimateSize(r, len(l.items)))
-		response.WriteJSON(w, r, http.StatusOK, bytes.TrimSuffix(slices.Concat(head, l.items, tail), []byte("\n")))
-		return nil
-	}
-	if l.done {
-		l.slim()
-		l.items = append(l.items, tail...) // saves a write
-		return sendWhole(w, r, head, l.items)
-	}
-	if l.v.HasListLength() && !response.ShouldCompress(r, listBuffer) {
-		w.Header().Set("Content-Length", strconv.FormatInt(int64(len(head)+len(tail))+promised, 10))
-	}
-	out, finish := response.Compress(w, r, listBuffer)
-	defer finish()
-	if _, err := out.Write(head); err != nil {
-		return response.ErrAborted
-	}
-	for {
-		l.setAside()
-		if promised -= int64(len(l.items)); l.done {
-			break
+	defer l.out.Close()
+	for !l.done {
+		l.release()
+		if err := l.out.Flush(); err != nil {
+			return err
 		}
-		if _, err := out.Write(l.items); err != nil {
-			return response.ErrAborted
-		}
-		if l.items = l.items[:0]; cap(l.items) > 2*listBuffer { // it was for a large object
-			l.items = nil
-		}
-		if err := l.collect(ctx, 1); err != nil {
-			return response.ErrAborted // the head is sent, and the client must not take a partial list for a complete one
+		if err := l.collect(r.Context(), 1); err != nil {
+			return response.ErrAborted // the client must not take a partial list for a complete one
 		}
 	}
-	if l.v.HasListLength() && promised != 0 {
-		return response.ErrAborted // the Content-Length in the head is wrong
-	}
-	l.items = append(l.items, tail...)
-	_, err = out.Write(l.items)
-	return err
-}
-
-// slim replaces an oversized buffer from the pool with a smaller one, because no memory was
-// reserved for the excess.
-func (l *lister) slim() {
-	if cap(l.items) <= limits.Large || cap(l.items) <= 2*len(l.items) {
-		return
-	}
-	wide := l.items
-	l.items = append(make([]byte, 0, len(wide)+512), wide...)
-	itemsPool.Put(&wide)
-}
-
-// ends returns the bytes that precede and follow the items. The items have the given total length.
-func (l *lister) ends(meta response.ListMeta, items int64) (head, tail []byte, err error) {
-	if l.v.HasListLength() {
-		return l.v.ProtobufListEnds(meta, items)
-	}
-	head, tail = l.v.AppendListHead(nil, meta), l.v.ListTail(meta)
-	if l.done && l.bare {
-		head, tail = l.v.EmptyListEnds(head, tail)
-	}
-	return head, tail, nil
-}
-
-// sendWhole sends a response that is completely in memory.
-func sendWhole(w http.ResponseWriter, r *http.Request, parts ...[]byte) error {
-	size := 0
-	for _, part := range parts {
-		size += len(part)
-	}
-	if !response.ShouldCompress(r, size) {
-		w.Header().Set("Content-Length", strconv.Itoa(size))
-	}
-	out, finish := response.Compress(w, r, size)
-	defer finish()
-	for _, part := range parts {
-		if _, err := out.Write(part); err != nil {
-			return response.ErrAborted
-		}
-	}
-	return nil
-}
-
-// ---- Continue tokens ----
-
-// A continue token is opaque to clients. This is its format:
-//
-//	OFFSET  SIZE  MEANING
-//	0       1     version, 1
-//	1       4     key id
-//	5       16    tag: HMAC-SHA-256 of everything below and of the list's identity, truncated
-//	21      -     AES-CTR ciphertext (the tag is its IV) of: lineage u32, revision varint, remaining varint, start key
-//
-// The tag is used as a synthetic IV, so that equal lists have equal tokens and no unique nonce is
-// needed. The tag also covers the list's key prefix and selectors, so that a token is only valid
-// for the same list. The start key is encrypted because it may name an object that the client may
-// not see. The base64 is strict, URL-safe and without padding, so that each token has only one
-// spelling.
-type continueToken struct {
-	rev       int64  // 0 means the newest revision, for continuing after a token has expired
-	start     string // relative to the list's prefix
-	remaining int64  // number of objects from start on; -1 if unknown
-	lineage   uint32
-}
-
-const (
-	tokenVersion = 1
-	tokenHeader  = 1 + 4 + 16
-	maxToken     = 4096 // in characters; keys are at most half as long
-)
-
-// lineageMark returns a prefix of the file's lineage ID, which is included in tokens.
-func lineageMark(st *store.Store) uint32 {
-	id := st.Lineage()
-	return binary.BigEndian.Uint32(id[:])
-}
-
-// A tokenCodec encrypts and decrypts continue tokens. To allow rotation, it encrypts with the first
-// key and decrypts with any key.
-type tokenCodec struct{ keys []tokenKey }
-
-type tokenKey struct {
-	id    [4]byte
-	mac   []byte
-	block cipher.Block
-}
-
-// newTokenCodec derives a signing key and an encryption key from each secret. The caller must pass
-// at least one secret of at least 32 bytes.
-func newTokenCodec(secrets [][]byte) *tokenCodec {
-	c := &tokenCodec{}
-	for _, secret := range secrets {
-		derive := func(purpose string) []byte {
-			mac := hmac.New(sha256.New, secret)
-			mac.Write([]byte("apilet continue token " + purpose))
-			return mac.Sum(nil)
-		}
-		block, err := aes.NewCipher(derive("encryption"))
-		if err != nil {
-			panic(err) // a SHA-256 sum is a valid AES-256 key
-		}
-		key := tokenKey{mac: derive("signature"), block: block}
-		copy(key.id[:], derive("id"))
-		c.keys = append(c.keys, key)
-	}
-	return c
-}
-
-// tag signs a plaintext for the list that m selects.
-func (k *tokenKey) tag(plain []byte, m *selector.Matcher) []byte {
-	mac := hmac.New(sha256.New, k.mac)
-	var length [8]byte
-	for _, part := range []string{m.Prefix, m.Selectors} {
-		binary.BigEndian.PutUint64(length[:], uint64(len(part)))
-		mac.Write(length[:])
-		mac.Write([]byte(part))
-	}
-	mac.Write(plain)
-	return mac.Sum(nil)[:16]
-}
-
-// seal returns an encrypted token for the list that m selects.
-func (c *tokenCodec) seal(t continueToken, m *selector.Matcher) string {
-	k := &c.keys[0]
-	plain := binary.BigEndian.AppendUint32(nil, t.lineage)
-	plain = binary.AppendVarint(binary.AppendVarint(plain, t.rev), t.remaining)
-	plain = append(plain, t.start...)
-	tag := k.tag(plain, m)
-	cipher.NewCTR(k.block, tag).XORKeyStream(plain, plain)
-	out := append(append([]byte{tokenVersion}, k.id[:]...), tag...)
-	return base64.RawURLEncoding.EncodeToString(append(out, plain...))
-}
-
-// open decrypts a token. If the token is from another program, the error follows kube-apiserver.
-// For an apilet token that is invalid or belongs to another list, the error is a 400 without a
-// reason.
-func (c *tokenCodec) open(text string, m *selector.Matcher) (*continueToken, error) {
-	const invalid = "invalid continue token: continue key is not valid"
-	bad := apierrors.NewBadRequest(invalid)
-	if len(text) > maxToken || strings.ContainsAny(text, "\r\n") { // the decoder would ignore line breaks
-		return nil, bad
-	}
-	raw, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(raw) == 0 || raw[0] != tokenVersion {
-		return nil, foreignToken(text)
-	}
-	if len(raw) < tokenHeader || base64.RawURLEncoding.EncodeToString(raw) != text {
-		return nil, bad
-	}
-	for i := range c.keys {
-		k := &c.keys[i]
-		if !bytes.Equal(raw[1:5], k.id[:]) {
-			continue
-		}
-		plain := make([]byte, len(raw)-tokenHeader)
-		cipher.NewCTR(k.block, raw[5:tokenHeader]).XORKeyStream(plain, raw[tokenHeader:])
-		if !hmac.Equal(k.tag(plain, m), raw[5:tokenHeader]) {
-			return nil, bad
-		}
-		if t, ok := parseToken(plain); ok {
-			return t, nil
-		}
-	}
-	return nil, bad
-}
-
-// foreignToken returns the error for a token that apilet has not created. If kube-apiserver has
-// created it, the error is a 410, since both servers may use the same etcd behind the same load
-// balancer. The client then starts a new list. After a 400 it would give up.
-func foreignToken(text string) error {
-	if _, _, err := kubestorage.DecodeContinue(text, "/"); err != nil {
-		return apierrors.NewBadRequest("invalid continue token: " + err.Error())
-	}
-	return apierrors.NewResourceExpired("The provided continue parameter is a kube-apiserver's and leads nowhere here: start a new list without the continue parameter.")
-}
-
-func parseToken(plain []byte) (*continueToken, bool) {
-	if len(plain) < 4 {
-		return nil, false
-	}
-	t := &continueToken{lineage: binary.BigEndian.Uint32(plain)}
-	plain = plain[4:]
-	var n, m int
-	if t.rev, n = binary.Varint(plain); n <= 0 || t.rev < 0 {
-		return nil, false
-	}
-	if t.remaining, m = binary.Varint(plain[n:]); m <= 0 {
-		return nil, false
-	}
-	t.start = string(plain[n+m:])
-	return t, true
+	return l.out.End()
 }
 
 // ---- The API of one moment ----
 
-const lateAnswer = 5 * time.Second // time to write an error after the request's deadline
-
 // A readAPI serves reads at one moment.
 type readAPI struct {
 	types      *scheme.Registry
-	rd         *reads
+	rd         *readHandler
 	auth       *auth.Authenticator
 	deprecated *deprecatedVersions
 	log        zerolog.Logger
-}
-
-func (ra *readAPI) serveDiscovery(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeDiscovery(ra.types, w, r)
-}
-
-func (ra *readAPI) serveOpenAPI(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeOpenAPI(ra.types, "", w, r)
-}
-
-func (ra *readAPI) serveSwagger(w http.ResponseWriter, r *http.Request) {
-	discovery.ServeSwagger(ra.types, nil, w, r)
 }
 
 // serveAPI handles all requests below /api/ and /apis/.
@@ -1094,7 +553,7 @@ func (ra *readAPI) serveAPI(w http.ResponseWriter, r *http.Request) {
 	if res != nil && err == nil {
 		err = ra.serveResource(w, r, rec, res)
 	}
-	ra.end(w, r, err)
+	ra.finish(w, r, err)
 }
 
 // typeOf returns the type of the requested resource, after checking the path and the method. It
@@ -1102,7 +561,7 @@ func (ra *readAPI) serveAPI(w http.ResponseWriter, r *http.Request) {
 func (ra *readAPI) typeOf(w http.ResponseWriter, r *http.Request, rec *request.Request) (*scheme.Resource, error) {
 	info := &rec.Info
 	if !info.ResourceRequest {
-		ra.serveDiscovery(w, r)
+		discovery.ServeDiscovery(ra.types, w, r)
 		return nil, nil
 	}
 	if legacy := info.APIPrefix == "api"; legacy != (info.Group == "") { // such as /apis//v1/pods
@@ -1123,13 +582,15 @@ func (ra *readAPI) typeOf(w http.ResponseWriter, r *http.Request, rec *request.R
 		return nil, routed
 	}
 	if problems := path.IsValidPathSegmentName(info.Name); info.Form.Named && len(problems) > 0 {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", info.Name, strings.Join(problems, ";")))
+		text := fmt.Sprintf("Name parameter invalid: %q: %s", info.Name, strings.Join(problems, ";"))
+		return nil, apierrors.NewBadRequest(text)
 	}
-	return res, cmp.Or(ra.deprecated.note(r, rec, res), routed) // a deprecated custom version warns even if the subresource does not exist
+	// A deprecated custom version warns even if the subresource does not exist.
+	return res, cmp.Or(ra.deprecated.note(r, rec, res), routed)
 }
 
-// end sends err to the client, if it is not nil.
-func (ra *readAPI) end(w http.ResponseWriter, r *http.Request, err error) {
+// finish sends err to the client, if it is not nil.
+func (ra *readAPI) finish(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, response.ErrAborted) {
 		panic(http.ErrAbortHandler)
 	}
@@ -1138,24 +599,16 @@ func (ra *readAPI) end(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// fail sends an error to the client and logs unexpected errors. It does not log a request that ran
-// out of time.
+// fail sends an error to the client and logs unexpected errors.
 func (ra *readAPI) fail(w http.ResponseWriter, r *http.Request, err error) {
-	if r.Context().Err() != nil { // the write deadline may have passed during a long computation
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lateAnswer))
-	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		err = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
-	}
-	if unexpected := response.Refuse(w, r, err); unexpected != nil {
-		ra.log.Error().Err(unexpected).Str("path", r.URL.Path).Str("id", request.From(r.Context()).ID).Msg("internal error")
-	}
+	response.Fail(w, r, err, ra.log)
 }
 
 // serveResource handles a read of a known resource.
-func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
+func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, rec *request.Request,
+	res *scheme.Resource) error {
 	info := &rec.Info
-	if err := ra.rd.begun(r.Context(), rec, res); err != nil {
+	if err := ra.rd.past.Check(r.Context(), res, ra.rd.At); err != nil {
 		return err
 	}
 	if info.Subresource != "" {
@@ -1169,11 +622,12 @@ func (ra *readAPI) serveResource(w http.ResponseWriter, r *http.Request, rec *re
 	case info.Verb == "get":
 		return ra.rd.get(w, r, rec, res)
 	}
-	return ra.rd.list(w, r, rec, res)
+	return ra.rd.list(w, r, rec, res, nil)
 }
 
 // serveSubresource handles a read of a subresource.
-func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request, res *scheme.Resource) error {
+func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, rec *request.Request,
+	res *scheme.Resource) error {
 	info := &rec.Info
 	if err := routing.CheckVerb(res, info); err != nil {
 		return err
@@ -1184,7 +638,7 @@ func (ra *readAPI) serveSubresource(w http.ResponseWriter, r *http.Request, rec 
 	case info.Verb != "get":
 		return apierror.MethodNotAllowed()
 	case info.Subresource == "scale":
-		return registry.ShowScale(ra.rd.newest, w, r, rec, res)
+		return registry.ShowScale(ra.rd.Newest, w, r, rec, res)
 	}
 	return ra.rd.get(w, r, rec, res)
 }

@@ -4,10 +4,8 @@ package main
 // with a token answers is tested from outside, in internal/e2e.
 
 import (
-	"bytes"
 	"compress/gzip"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,131 +20,18 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/registry"
-	"apilet/internal/selector"
 )
-
-func testMatcher(prefix string) *selector.Matcher {
-	return &selector.Matcher{Prefix: prefix, Span: prefix}
-}
-
-func testKey(n byte) []byte { return bytes.Repeat([]byte{n}, 32) }
-
-func TestTokenRoundTrip(t *testing.T) {
-	t.Parallel()
-	codec, list := newTokenCodec([][]byte{testKey(1)}), testMatcher("//configmaps/p1/")
-	for _, token := range []continueToken{
-		{rev: 1, start: "a\x00", remaining: 3, lineage: 7},
-		{rev: 1 << 62, start: strings.Repeat("n", 253) + "\x00", remaining: -1, lineage: 1<<32 - 1},
-		{start: "é\x00\xff", remaining: 1 << 62},
-	} {
-		text := codec.seal(token, list)
-		got, err := codec.open(text, list)
-		if err != nil || *got != token {
-			t.Errorf("sealed %+v, opened %+v, %v", token, got, err)
-		}
-		if again := codec.seal(token, list); again != text {
-			t.Errorf("equal input gave %s and %s", text, again)
-		}
-	}
-}
-
-func TestTokenWithAFlippedBitIsRefused(t *testing.T) {
-	t.Parallel()
-	codec, list := newTokenCodec([][]byte{testKey(1), testKey(2)}), testMatcher("//configmaps/p1/")
-	text := codec.seal(continueToken{rev: 77, start: "b\x00", remaining: 3, lineage: 5}, list)
-	raw, _ := base64.RawURLEncoding.DecodeString(text)
-	for bit := range len(raw) * 8 {
-		forged := bytes.Clone(raw)
-		forged[bit/8] ^= 1 << (bit % 8)
-		if _, err := codec.open(base64.RawURLEncoding.EncodeToString(forged), list); err == nil {
-			t.Errorf("bit %d of the bytes may be flipped", bit)
-		}
-	}
-	for bit := range len(text) * 8 {
-		forged := []byte(text)
-		forged[bit/8] ^= 1 << (bit % 8)
-		if _, err := codec.open(string(forged), list); err == nil {
-			t.Errorf("bit %d of the text may be flipped: %s", bit, forged)
-		}
-	}
-}
-
-func TestTokenIsBoundToItsList(t *testing.T) {
-	t.Parallel()
-	codec := newTokenCodec([][]byte{testKey(1)})
-	lists := []*selector.Matcher{testMatcher("//configmaps/p1/"), testMatcher("//configmaps/"), testMatcher("//secrets/p1/"), testMatcher("//configmaps/p"),
-		{Prefix: "//configmaps/p1/", Selectors: "a\x00"}, {Prefix: "//configmaps/p1/", Selectors: "\x00a"}, {Prefix: "//configmaps/p1/a", Selectors: "\x00"}}
-	for i, of := range lists {
-		text := codec.seal(continueToken{rev: 3, start: "b\x00"}, of)
-		for j, on := range lists {
-			if _, err := codec.open(text, on); (err == nil) != (i == j) {
-				t.Errorf("a token of list %d used on list %d: %v", i, j, err)
-			}
-		}
-	}
-}
-
-func TestTokenKeysRotate(t *testing.T) {
-	t.Parallel()
-	list, token := testMatcher("//configmaps/p1/"), continueToken{rev: 3, start: "b\x00", remaining: -1}
-	sealed := func(c *tokenCodec) string { return c.seal(token, list) }
-	before, both, after := newTokenCodec([][]byte{testKey(1)}), newTokenCodec([][]byte{testKey(2), testKey(1)}), newTokenCodec([][]byte{testKey(2)})
-	for _, c := range []struct {
-		title string
-		text  string
-		codec *tokenCodec
-		ok    bool
-	}{
-		{"old token, both keys", sealed(before), both, true},
-		{"new token, both keys", sealed(both), both, true},
-		{"new token, new key", sealed(both), after, true},
-		{"new token, old key", sealed(both), before, false},
-		{"old token, new key", sealed(before), after, false},
-	} {
-		if _, err := c.codec.open(c.text, list); (err == nil) != c.ok {
-			t.Errorf("%s: %v", c.title, err)
-		}
-	}
-}
-
-func TestTokenTellsNoName(t *testing.T) {
-	t.Parallel()
-	const secret = "launch-codes"
-	text := newTokenCodec([][]byte{testKey(1)}).seal(continueToken{rev: 3, start: secret + "\x00"}, testMatcher("//secrets/p1/"))
-	raw, _ := base64.RawURLEncoding.DecodeString(text)
-	if strings.Contains(text, secret) || bytes.Contains(raw, []byte(secret)) || bytes.Contains(raw, []byte("p1")) {
-		t.Errorf("a name is readable in %q", raw)
-	}
-}
-
-func FuzzContinueToken(f *testing.F) {
-	codec, list := newTokenCodec([][]byte{testKey(1), testKey(2)}), testMatcher("//configmaps/p1/")
-	sealed := map[string]bool{}
-	for _, start := range []string{"", "a\x00", "b\x00"} {
-		for _, rev := range []int64{0, 1, 300} {
-			text := codec.seal(continueToken{rev: rev, start: start, remaining: rev - 1}, list)
-			sealed[text] = true
-			f.Add(text)
-		}
-	}
-	f.Add("")
-	f.Fuzz(func(t *testing.T, text string) {
-		if _, err := codec.open(text, list); err == nil && !sealed[text] {
-			t.Errorf("a token that was never sealed is accepted: %q", text)
-		}
-	})
-}
 
 // TestWaitingForATurnEnds: lists that read do not hold up others for longer than these have time.
 func TestWaitingForATurnEnds(t *testing.T) {
 	s := startTest(t)
-	for range cap(s.rd.readSlots) {
-		s.rd.readSlots <- struct{}{} // lists that read, and do not end
+	for range cap(s.rd.Slots) {
+		s.rd.Slots <- struct{}{} // lists that read, and do not end
 	}
 	a := s.want(504, "GET", "/api/v1/namespaces?timeout=100ms", "")
 	apitest.Expect(t, a.get("reason"), "Timeout")
-	for range cap(s.rd.readSlots) {
-		<-s.rd.readSlots
+	for range cap(s.rd.Slots) {
+		<-s.rd.Slots
 	}
 	s.want(200, "GET", "/api/v1/namespaces", "")
 }

@@ -82,8 +82,8 @@ type inside struct {
 	st     *store.Store
 	upkeep *store.Maintenance
 	reg    *scheme.Registry
-	rd     *reads
-	wt     *watching
+	rd     *readHandler
+	wt     *watchHandler
 	wr     *registry.Writer
 	lost   *corrupt.Objects
 	fc     *flowControl
@@ -92,8 +92,8 @@ type inside struct {
 }
 
 func lookInto(s *server) inside {
-	return inside{st: s.storage.st, upkeep: s.storage.upkeep, reg: s.api.types, rd: s.api.rd, wt: s.api.wt, wr: s.api.wr, lost: s.api.rd.lost, fc: s.api.fc,
-		http: s.entrance.http, url: s.entrance.url}
+	return inside{st: s.storage.st, upkeep: s.storage.upkeep, reg: s.api.types, rd: s.api.rd, wt: s.api.wt, wr: s.api.wr, lost: s.api.rd.Corrupt, fc: s.api.fc,
+		http: s.frontend.http, url: s.frontend.url}
 }
 
 // startTest starts a server on a free loopback port, on a temporary file without fsync. edit changes its flags.
@@ -159,7 +159,7 @@ func (s *testServer) halt() {
 // rest ends what the server does beside requests, until it is started again. What is written from now on is what requests write: a test may
 // hold the store's revision against that.
 func (s *testServer) rest() {
-	s.idle()
+	s.cancelWork()
 	if err := s.work.Wait(time.Hour); err != nil {
 		s.t.Error(err)
 	}
@@ -481,7 +481,7 @@ func TestStoppingCutsRequestsThatDoNotEnd(t *testing.T) {
 	s.fill(20, 400<<10) // more than the kernel takes for a reader
 	deaf := s.deaf("GET /api/v1/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 	defer deaf.Close()
-	apitest.WaitFor(t, "both requests to be served", func() bool { return s.entrance.resting.Busy() == 2 })
+	apitest.WaitFor(t, "both requests to be served", func() bool { return s.frontend.conns.Busy() == 2 })
 	if err := s.stopInTime(t); err != nil {
 		t.Error(err)
 	}
@@ -590,10 +590,10 @@ func TestServerThatLeavesServesOn(t *testing.T) {
 			}
 			left := make(chan struct{})
 			go func() {
-				s.sendAway(time.Hour)
+				s.announceShutdown(time.Hour)
 				close(left)
 			}()
-			<-s.leave.leaving
+			<-s.shutdown.announced
 			anew("GET", "/readyz", "", 500)
 			apitest.WaitFor(t, "the answer to end the connection", func() bool { return anew("GET", "/livez", "", 200) })
 			anew("POST", maps, `{"metadata":{"name":"late"}}`, 201)
@@ -735,7 +735,7 @@ func TestAuthorityThatEndsIsReported(t *testing.T) {
 		c.clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	})
 	ahead.Store(int64(10*365*24*time.Hour - 10*24*time.Hour))
-	if err := s.entrance.endpoint.CheckCertificates(); err == nil || !strings.Contains(err.Error(), "the authority certificate ends soon") || !strings.Contains(err.Error(), "restart the server") {
+	if err := s.frontend.endpoint.CheckCertificates(); err == nil || !strings.Contains(err.Error(), "the authority certificate ends soon") || !strings.Contains(err.Error(), "restart the server") {
 		t.Errorf("ten days before the authority's end: %v", err)
 	}
 }
@@ -1384,13 +1384,13 @@ func (s *doorScene) checkThen(t *testing.T, u *tenant, k *knock, did outcome) {
 		return
 	}
 	before := s.st.Revision()
-	then := s.api.at(s.reg, before)
+	then := s.api.asOf(s.reg, before)
 	for _, way := range []struct {
 		doors http.Handler
 		root  string
 	}{
 		{s.doors, fmt.Sprintf("/at/%d", before)},
-		{s.api.instruments.record(s.auth.Authenticate(http.HandlerFunc(then.serveAPI))), ""},
+		{s.api.instruments.Record(s.auth.Authenticate(http.HandlerFunc(then.serveAPI))), ""},
 	} {
 		did["then"]++
 		a := s.tryAt(way.doors, u.name, k.method, way.root+k.path()+"?"+k.query, k.body, k.contentType)
@@ -1481,14 +1481,14 @@ func TestRecordIsLookedUpOnce(t *testing.T) {
 		{"GET", maps, ""},
 	} {
 		lookups := 0
-		steps := s.auth.Authenticate(s.auth.Impersonate(s.api.seated(s.api.throughTime(s.api.routes()))))
+		steps := s.auth.Authenticate(s.auth.Impersonate(s.api.limitConcurrency(s.api.withPast(s.api.routes()))))
 		counted := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			steps.ServeHTTP(w, r.WithContext(lookupCounter{r.Context(), &lookups}))
 		})
 		r := httptest.NewRequest(c.method, "http://127.0.0.1"+c.path, strings.NewReader(c.body))
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
-		s.api.instruments.record(counted).ServeHTTP(w, r)
+		s.api.instruments.Record(counted).ServeHTTP(w, r)
 		if w.Code >= 300 || lookups > 4 {
 			t.Errorf("%s %s: %d, %d lookups, want at most 4", c.method, c.path, w.Code, lookups)
 		}

@@ -1,39 +1,41 @@
 package main
 
-// This file opens the storage of the objects. The storage is the data file, or a replica of an etcd
-// cluster. This file also reads the keys that the data file contains, and elects the leader among
-// servers that share a cluster. Package internal/datafile maintains the file of a running server
-// (scrub, backups, metrics). Package internal/datafile/datacmd implements the commands for the file
-// of a stopped server. Package internal/store defines the format of the file and does not depend on
-// HTTP:
+// This file opens the storage of the objects: the data file, or a replica of an etcd cluster. It
+// also reads the keys in the data file, and elects the leader among servers that share a cluster.
+// Package internal/datafile maintains the file of a running server, and internal/datafile/datacmd
+// implements the commands for a stopped one. Package internal/store defines the format of the file
+// and does not depend on HTTP. The file has three buckets:
 //
-//	rev   revision (8 bytes)            one record per change: header, key, JSON       MVCC: records are never overwritten
-//	keys  resource, namespace, name     the newest revision of each key                LIST iterates over it and reads rev
-//	meta  name                          newest and compacted revision, secrets, format
+//	BUCKET  KEY                        VALUE                                   RULE
+//	rev     revision (8 bytes)         one record: header, key, JSON           records are never overwritten (MVCC)
+//	keys    resource, namespace, name  the newest revision of the key          LIST iterates over it and reads rev
+//	meta    name                       newest and compacted revision, secrets, format
 //
-// A LIST at an older revision reads the older records in rev for keys that have changed since.
-// Compaction deletes the records that no readable revision needs.
+// Each write adds a record with the next revision. For example, two writes of ConfigMap a and one
+// of b leave three records, and keys refers to the second and the third:
+//
+//	rev:  41 a {"v":1}   42 a {"v":2}   43 b {"v":1}        keys:  a → 42   b → 43
+//
+// A LIST at revision 41 reads record 41 for a, and omits b. Compaction at 43 deletes record 41,
+// because no readable revision needs it. A deletion also adds a record (a tombstone).
 
 import (
-	"bufio"
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync/atomic"
 
 	"github.com/rs/zerolog"
 
 	"apilet/internal/auth/certs"
 	"apilet/internal/clock"
+	"apilet/internal/continuetoken"
 	"apilet/internal/datafile"
 	"apilet/internal/encryption"
 	"apilet/internal/etcd"
 	"apilet/internal/gc"
+	"apilet/internal/health"
 	"apilet/internal/logonce"
 	"apilet/internal/options"
 	"apilet/internal/registry"
@@ -49,13 +51,13 @@ type storage struct {
 	log      zerolog.Logger
 	troubles *logonce.Log
 
-	keys    *encryption.Providers // for encryption at rest
-	forget  context.CancelFunc    // stops the work for the keys; nil until readKeys
-	cluster *etcd.Cluster         // nil without --etcd-servers
-	st      *store.Store          // nil until open
-	upkeep  *store.Maintenance    // maintenance of st
-	scrub   *datafile.Scrub       // scrub of st
-	leads   atomic.Bool           // whether this server is the leader of the cluster
+	keys     *encryption.Providers // for encryption at rest
+	stopKeys context.CancelFunc    // stops the work for the keys; nil until readKeys
+	cluster  *etcd.Cluster         // nil without --etcd-servers
+	st       *store.Store          // nil until open
+	upkeep   *store.Maintenance    // maintenance of st
+	scrub    *datafile.Scrub       // scrub of st
+	leads    atomic.Bool           // whether this server is the leader of the cluster
 
 	// shortened is true if history was deleted for lack of space since the last regular compaction.
 	// Only the goroutine of the compaction uses it.
@@ -69,8 +71,9 @@ type storage struct {
 // readKeys loads --encryption-provider-config. The caller must call close.
 func (h *storage) readKeys() (err error) {
 	var ctx context.Context
-	ctx, h.forget = context.WithCancel(context.Background())
-	h.keys, err = encryption.Open(ctx, encryption.Config{Path: h.options.EncryptionConfig, Reload: h.options.EncryptionReload, Log: h.log,
+	ctx, h.stopKeys = context.WithCancel(context.Background())
+	h.keys, err = encryption.Open(ctx, encryption.Config{Path: h.options.EncryptionConfig,
+		Reload: h.options.EncryptionReload, Log: h.log,
 		OnReload: func() { h.cluster.KeysChanged() }})
 	return err
 }
@@ -95,8 +98,11 @@ func (h *storage) reachEtcd(ctx context.Context) (err error) {
 	if len(o.Servers) == 0 {
 		return nil
 	}
-	h.cluster, err = etcd.Open(ctx, etcd.Config{Servers: o.Servers, CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile,
-		Layout: etcd.NewLayout(o.Prefix, h.types), Encryption: h.keys, CompactionInterval: h.options.CompactionInterval, Log: h.log})
+	h.cluster, err = etcd.Open(ctx, etcd.Config{
+		Servers: o.Servers, CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile,
+		Layout: etcd.NewLayout(o.Prefix, h.types), Encryption: h.keys, Log: h.log,
+		CompactionInterval: h.options.CompactionInterval,
+	})
 	return err
 }
 
@@ -113,7 +119,8 @@ func (h *storage) authorityShared(ctx context.Context) certs.Share {
 
 // open opens the data file, or the replica of the cluster. close closes it.
 func (h *storage) open(ctx context.Context) (err error) {
-	options := store.Options{Ephemeral: h.options.Ephemeral, Base: h.options.Base, Quota: h.options.Quota, Clock: h.clock.Now,
+	options := store.Options{Ephemeral: h.options.Ephemeral, Base: h.options.Base, Quota: h.options.Quota,
+		Clock:   h.clock.Now,
 		Author:  registry.Author,
 		OnBatch: h.troubles.ReportWrite,
 		Fatal:   h.diskLost,
@@ -147,33 +154,20 @@ func (h *storage) preflight() (err error) {
 	return nil
 }
 
-// warnOfCommittable logs a warning if git would commit files with secrets that the server writes.
-func (h *storage) warnOfCommittable() {
-	files := []string{h.options.Kubeconfig, h.options.Audit.Path}
-	if h.options.OwnCerts && h.options.CertDir != "" {
-		for _, name := range []string{"ca.key", "apiserver.key", "front-proxy-ca.key", "front-proxy-client.key"} {
-			files = append(files, filepath.Join(h.options.CertDir, name))
-		}
-	}
-	if !h.options.Ephemeral {
-		files = append(files, h.st.File.Path, h.st.File.Path+store.LogSuffix)
-	}
-	datafile.WarnCommittable(h.log, files...)
-}
-
 // A backing contains the health checks of the storage, which is the data file or the etcd cluster.
 type backing struct {
 	// seen is check without waiting. It returns the result of the last check of /readyz.
 	check, seen func() error
 	quota       func() error // returns an error if no space is left for writes
-	told        []string     // the checks of /readyz that no other part of the server logs
+	logged      []string     // the checks of /readyz that no other part of the server logs
 }
 
 func (h *storage) backing() backing {
 	if h.cluster == nil {
 		return backing{check: h.st.File.Writable, seen: h.st.File.Writable, quota: h.st.WithinQuota}
 	}
-	return backing{check: h.cluster.Check, seen: h.clusterSeen, quota: h.cluster.WithinQuota, told: []string{"quota", "etcd"}}
+	return backing{check: h.cluster.Check, seen: h.clusterSeen, quota: h.cluster.WithinQuota,
+		logged: []string{"quota", "etcd"}}
 }
 
 func (h *storage) clusterSeen() error {
@@ -183,16 +177,26 @@ func (h *storage) clusterSeen() error {
 	return nil
 }
 
+// keyChecks returns the check of the KMS plugins, if any are configured. /livez does not include
+// it, because a restart does not bring a plugin back.
+func (h *storage) keyChecks() []health.Check {
+	if !h.keys.HasHealth() {
+		return nil
+	}
+	return []health.Check{{Name: "kms-providers", Err: h.keys.Health}}
+}
+
 // diskLost ends the process after a disk error. After a failed sync the contents of the file are
 // unknown, so the process has to read them again.
 func (h *storage) diskLost(err error) {
-	h.log.Error().Err(err).Msg("disk error: exiting, because the content of the disk is uncertain. Restart apilet; if the error occurs again, replace the disk and restore a backup")
+	h.log.Error().Err(err).Msg("disk error: exiting, because the content of the disk is uncertain. Restart " +
+		"apilet; if the error occurs again, replace the disk and restore a backup")
 	os.Exit(1)
 }
 
-// giveUp cleans up after a failed start. It marks a damaged replica so that the next start does not
+// abort cleans up after a failed start. It marks a damaged replica so that the next start does not
 // use it. No data is lost, because etcd has all of it.
-func (h *storage) giveUp(err error) error {
+func (h *storage) abort(err error) error {
 	if h.st != nil && errors.Is(err, store.ErrDamaged) {
 		h.st.Invalidate()
 	}
@@ -206,8 +210,8 @@ func replicaFailed(o *options.Options, err error) bool {
 }
 
 func (h *storage) close() (err error) {
-	if h.forget != nil {
-		defer h.forget()
+	if h.stopKeys != nil {
+		defer h.stopKeys()
 	}
 	err = h.cluster.Close()
 	if h.st != nil {
@@ -227,7 +231,7 @@ func (h *storage) lead(ctx context.Context, work func(context.Context)) {
 
 // afterCompaction logs the result of a compaction and deletes expired Events.
 func (h *storage) afterCompaction(ctx context.Context, gc *gc.Collector, done store.Compaction, err error) {
-	h.noteShortened(done)
+	h.logShortened(done)
 	if err == nil && h.leads.Load() && (done.Deleted > 0 || !done.ForSpace) {
 		err = gc.ExpireEvents(ctx)
 	}
@@ -236,12 +240,13 @@ func (h *storage) afterCompaction(ctx context.Context, gc *gc.Collector, done st
 	}
 }
 
-// noteShortened logs that history was deleted early, at most once between two regular compactions.
-func (h *storage) noteShortened(done store.Compaction) {
+// logShortened logs that history was deleted early, at most once between two regular compactions.
+func (h *storage) logShortened(done store.Compaction) {
 	early := done.ForSpace && done.Deleted > 0 && h.upkeep.CompactWhenFull
 	if early && !h.shortened {
 		h.log.Warn().Int64("compact-revision", done.Rev).Int("versions", done.Deleted).
-			Msg("deleted all history early, because a write was refused for lack of space: earlier versions can no longer be read")
+			Msg("deleted all history early, because a write was refused for lack of space: earlier versions can " +
+				"no longer be read")
 	}
 	h.shortened = done.ForSpace && (h.shortened || early)
 }
@@ -249,38 +254,18 @@ func (h *storage) noteShortened(done store.Compaction) {
 // continueKeys returns the keys in --continue-key-file, or the key that is stored in the data file.
 func (h *storage) continueKeys() ([][]byte, error) {
 	if h.options.ContinueKeyFile == "" {
-		key, err := h.st.Secret("continue-key", func() []byte {
-			key := make([]byte, 32)
-			_, _ = rand.Read(key) // never fails
-			return key
-		})
+		key, err := h.st.Secret("continue-key", continuetoken.NewKey)
 		return [][]byte{key}, err
 	}
-	file, err := os.Open(h.options.ContinueKeyFile)
+	keys, err := continuetoken.ReadKeys(h.options.ContinueKeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("--continue-key-file: %w", err)
-	}
-	defer file.Close()
-	var keys [][]byte
-	for lines, n := bufio.NewScanner(file), 1; lines.Scan(); n++ {
-		text := strings.TrimSpace(lines.Text())
-		if text == "" {
-			continue
-		}
-		key, err := base64.StdEncoding.DecodeString(text)
-		if err != nil || len(key) < 32 {
-			return nil, fmt.Errorf("--continue-key-file: line %d does not contain at least 32 bytes in base64", n)
-		}
-		keys = append(keys, key)
-	}
-	if len(keys) == 0 {
-		return nil, errors.New("--continue-key-file: the file contains no key")
 	}
 	return keys, nil
 }
 
-// stored returns the number of stored objects and their bytes for flow control.
-func (h *storage) stored(group, resource, namespace string) (objects, bytes int64) {
+// countStored returns the number of stored objects and their bytes for flow control.
+func (h *storage) countStored(group, resource, namespace string) (objects, bytes int64) {
 	for _, res := range h.types.All() {
 		if res.Group == group && res.Plural == resource {
 			objects, bytes, _ = h.st.Count(res.KeyPrefix(namespace))

@@ -10,9 +10,10 @@ package main
 //
 // The file has two parts. The recorder is stored in the context of the request. Any package can
 // call warning.AddWarning, which writes the header immediately, so it must be called before the
-// first byte of the body. The second part handles deprecated API versions: the text of the warning,
-// and the error under --deny-deprecated. Package deprecations records who uses them. See
-// warnings.ForObject for warnings about valid but suspicious objects.
+// first byte of the body. The second part handles deprecated API versions: it adds the warning, or
+// returns an error under --deny-deprecated. Package deprecations has the text of the warning and
+// records the clients that use such versions. See warnings.ForObject for warnings about valid but
+// suspicious objects.
 //
 // Invariant: the text in the headers of a response is limited to about 4096 runes. If a warning
 // would exceed this limit, every text is cut to 256 runes, and texts beyond the limit are dropped.
@@ -21,8 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"unicode"
@@ -32,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/warning"
 
+	"apilet/internal/deprecations"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 )
@@ -48,9 +48,11 @@ var kubernetesWarningLimits = warningLimits{total: 4096, each: 256}
 type warningRecorder struct {
 	header http.Header // of the response
 
-	mu   sync.Mutex  // guards said and header, since webhooks warn concurrently
-	said *warningSet // nil before the first warning
+	mu  sync.Mutex  // guards set and header, since webhooks warn concurrently
+	set *warningSet // nil before the first warning
 }
+
+func newWarningRecorder(header http.Header) warning.Recorder { return &warningRecorder{header: header} }
 
 // A warningSet holds the warnings of a response, and writes the headers.
 type warningSet struct {
@@ -73,10 +75,10 @@ func (rec *warningRecorder) AddWarning(agent, text string) {
 	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	if rec.said == nil {
-		rec.said = &warningSet{header: rec.header, limits: kubernetesWarningLimits, seen: map[string]bool{}}
+	if rec.set == nil {
+		rec.set = &warningSet{header: rec.header, limits: kubernetesWarningLimits, seen: map[string]bool{}}
 	}
-	rec.said.add(message{agent, text})
+	rec.set.add(message{agent, text})
 }
 
 // add follows kube-apiserver exactly, because the order of these checks determines which texts are
@@ -127,7 +129,8 @@ func cutRunes(s string, n int) string {
 	return s
 }
 
-var errBadWarning = errors.New("a warning is UTF-8 without control characters, its agent has no spaces, quotes or backslashes either, its code three digits")
+var errBadWarning = errors.New("a warning is UTF-8 without control characters, its agent has no spaces, quotes or " +
+	"backslashes either, its code three digits")
 
 // warningHeader returns the value of a header, such as `299 - "text"`. It escapes only quotes and
 // backslashes. Other runes are sent as UTF-8.
@@ -150,7 +153,8 @@ var quoteEscaper = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 
 // A deprecatedVersions handles requests for deprecated API versions.
 type deprecatedVersions struct {
-	server [2]int                                                            // the version of Kubernetes that this server implements
+	// the version of Kubernetes that this server implements
+	server [2]int
 	denied bool                                                              // --deny-deprecated
 	used   func(r *http.Request, rec *request.Request, res *scheme.Resource) // records the use
 }
@@ -158,16 +162,16 @@ type deprecatedVersions struct {
 // note adds a warning if the version is deprecated, and records the use. It returns an error if
 // deprecated versions are denied.
 func (d *deprecatedVersions) note(r *http.Request, rec *request.Request, res *scheme.Resource) error {
-	if res.Deprecation == nil || !deprecatedIn(res.Deprecation, d.server) {
+	if res.Deprecation == nil || !deprecations.InEffect(res.Deprecation, d.server) {
 		return nil
 	}
-	text := deprecationWarning(res.Group, res.Version, res.Kind, res.Deprecation)
+	text := deprecations.Warning(res.Group, res.Version, res.Kind, res.Deprecation)
 	if res.Custom != nil {
 		text = res.Custom.Deprecation
 	}
 	warning.AddWarning(r.Context(), "", text)
 	rec.Annotate("k8s.io/deprecated", "true")
-	if release := removedRelease(res.Deprecation); release != "" {
+	if release := deprecations.RemovedRelease(res.Deprecation); release != "" {
 		rec.Annotate("k8s.io/removed-release", release)
 	}
 	d.used(r, rec, res)
@@ -175,60 +179,6 @@ func (d *deprecatedVersions) note(r *http.Request, rec *request.Request, res *sc
 		return denyDeprecated(res.Group, res.Plural, rec.Info.Name, text)
 	}
 	return nil
-}
-
-// deprecatedIn reports whether d is deprecated in the given version of Kubernetes, {major, minor}.
-// The version {0, 0} means unknown and counts as the newest.
-func deprecatedIn(d *scheme.Deprecation, server [2]int) bool {
-	if d == nil || d.Deprecated == [2]int{} {
-		return false
-	}
-	return server == [2]int{} || slices.Compare(d.Deprecated[:], server[:]) <= 0
-}
-
-// serverVersion parses the version fields of /version. It ignores the suffix of a minor version
-// such as "36+".
-func serverVersion(major, minor string) [2]int {
-	digits := strings.IndexFunc(minor, func(r rune) bool { return r < '0' || r > '9' })
-	if digits >= 0 {
-		minor = minor[:digits]
-	}
-	a, errMajor := strconv.Atoi(major)
-	b, errMinor := strconv.Atoi(minor)
-	if errMajor != nil || errMinor != nil {
-		return [2]int{}
-	}
-	return [2]int{a, b}
-}
-
-// removedRelease returns the first release without the version, such as "1.25", or "" if it is
-// unknown.
-func removedRelease(d *scheme.Deprecation) string {
-	if d.Removed == [2]int{} {
-		return ""
-	}
-	return fmt.Sprintf("%d.%d", d.Removed[0], d.Removed[1])
-}
-
-// deprecationWarning returns the warning for a deprecated version. For lists, kind is the kind of
-// an item; for subresources, it is the kind of the subresource's object.
-func deprecationWarning(group, version, kind string, d *scheme.Deprecation) string {
-	text := fmt.Sprintf("%s %s is deprecated in v%d.%d+", scheme.GroupVersionString(group, version), kind, d.Deprecated[0], d.Deprecated[1])
-	if release := removedRelease(d); release != "" {
-		text += ", unavailable in v" + release + "+"
-	}
-	if d.Replaced != "" {
-		text += "; use " + replacementOf(d)
-	}
-	return text
-}
-
-// replacementOf returns the API to use instead, or "" if it is unknown.
-func replacementOf(d *scheme.Deprecation) string {
-	if d.Replaced == "" {
-		return ""
-	}
-	return scheme.GroupVersionString(d.ReplacementGroup, d.ReplacementVersion) + " " + d.Replaced
 }
 
 // denyDeprecated returns the error for --deny-deprecated. text is the text of the warning.

@@ -18,7 +18,6 @@ import (
 
 	"apilet/internal/apitest/kubetest"
 	"apilet/internal/request"
-	"apilet/internal/scheme"
 )
 
 // Cases of what Kubernetes does with warnings go by numbers, through the whole file.
@@ -285,43 +284,6 @@ func TestWarningsTravelWithErrorsAndBeforeTheBody(t *testing.T) {
 		resp.Body.Close()
 	}
 	warning.AddWarning(t.Context(), "", "nobody listens") // without a recorder nothing happens
-}
-
-func TestDeprecationWarnings(t *testing.T) {
-	t.Parallel()
-	in := [2]int{1, 36}
-	old := &scheme.Deprecation{Deprecated: [2]int{1, 21}}
-	removed := &scheme.Deprecation{Deprecated: [2]int{1, 21}, Removed: [2]int{1, 25}}
-	replaced := &scheme.Deprecation{Deprecated: [2]int{1, 21}, Removed: [2]int{1, 25}, ReplacementGroup: "batch", ReplacementVersion: "v1", Replaced: "CronJob"}
-	core := &scheme.Deprecation{Deprecated: [2]int{1, 33}, ReplacementGroup: "discovery.k8s.io", ReplacementVersion: "v1", Replaced: "EndpointSlice"}
-	for _, c := range []struct {
-		number, group, version, kind string
-		d                            *scheme.Deprecation
-		want                         string
-	}{
-		{"54", "batch", "v1beta1", "CronJob", old, "batch/v1beta1 CronJob is deprecated in v1.21+"},
-		{"55", "batch", "v1beta1", "CronJob", removed, "batch/v1beta1 CronJob is deprecated in v1.21+, unavailable in v1.25+"},
-		{"56", "batch", "v1beta1", "CronJob", replaced, "batch/v1beta1 CronJob is deprecated in v1.21+, unavailable in v1.25+; use batch/v1 CronJob"},
-		{"57", "", "v1", "Endpoints", core, "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"},
-	} {
-		if got := deprecationWarning(c.group, c.version, c.kind, c.d); got != c.want || !deprecatedIn(c.d, in) {
-			t.Errorf("case %s: got %q (deprecated %v), want %q", c.number, got, deprecatedIn(c.d, in), c.want)
-		}
-	}
-	if deprecatedIn(core, [2]int{1, 32}) || deprecatedIn(core, [2]int{0, 99}) || deprecatedIn(nil, in) || deprecatedIn(&scheme.Deprecation{}, [2]int{}) {
-		t.Error("case 58: deprecated in an older server, or without a deprecation")
-	}
-	if !deprecatedIn(core, [2]int{}) || !deprecatedIn(core, [2]int{1, 33}) || !deprecatedIn(core, [2]int{2, 0}) {
-		t.Error("case 59: not deprecated in an unknown, equal or newer server")
-	}
-	for minor, want := range map[string][2]int{"29+": {1, 29}, "36": {1, 36}, "2.3-build4": {1, 2}, "": {}, "x": {}} {
-		if got := serverVersion("1", minor); got != want {
-			t.Errorf("case 60: serverVersion(1, %q) = %v, want %v", minor, got, want)
-		}
-	}
-	if removedRelease(old) != "" || removedRelease(removed) != "1.25" {
-		t.Errorf("removedRelease = %q and %q, want none and 1.25", removedRelease(old), removedRelease(removed))
-	}
 }
 
 func TestDeniedDeprecationIsForbidden(t *testing.T) {

@@ -24,18 +24,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/tidwall/gjson"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -45,8 +40,8 @@ import (
 	"apilet/internal/notify"
 	"apilet/internal/request"
 	"apilet/internal/response"
+	"apilet/internal/scan"
 	"apilet/internal/scheme"
-	"apilet/internal/selector"
 	"apilet/internal/store"
 )
 
@@ -56,15 +51,15 @@ const (
 	lastCall    = 2 * time.Second
 )
 
-// watching handles WATCH.
-type watching struct {
-	*reads
+// A watchHandler handles WATCH.
+type watchHandler struct {
+	*readHandler
 	minTimeout   time.Duration    // minimum duration of a watch if timeoutSeconds is not set
 	bookmarks    time.Duration    // interval between bookmarks
 	patience     time.Duration    // timeout for a client that does not read
-	news         *notify.Notifier // wakes watches
+	notifier     *notify.Notifier // wakes watches
 	shuttingDown <-chan struct{}  // closed when watches must end
-	sealed       sealedLog        // a cache of events encoded as protobuf
+	encoded      response.EventCache
 }
 
 // watchHooks are called as a watch proceeds.
@@ -72,8 +67,8 @@ type watchHooks struct {
 	// opened is called when the watch is running. at returns the revision up to which all events
 	// were sent.
 	opened func(at func() int64)
-	// begun is called at least once, when the initial events were sent or if there are none.
-	begun func()
+	// started is called at least once, when the initial events were sent or if there are none.
+	started func()
 	// listed is called after the bookmark that ends the initial events.
 	listed func()
 	// sent is called for each event.
@@ -82,22 +77,22 @@ type watchHooks struct {
 
 // A stream is one running watch.
 type stream struct {
-	wt         *watching
-	hooks      watchHooks
-	sub        *notify.Subscription // wakes the stream
-	w          http.ResponseWriter
-	flush      func() error
-	stalled    *time.Timer // runs while the stream waits for the client, and closes the connection
-	v          *response.View
-	q          *query
-	resource   string      // the prefix of the resource's keys in the store
-	pos        int64       // all events up to this revision were sent
-	tell       atomic.Bool // a bookmark is due
-	*workspace             // nil while the stream sleeps
-	dirty      bool        // data was written since the last flush
-	// logged is true if the events are read from the log. Their JSON is immutable, because all
+	wt          *watchHandler
+	hooks       watchHooks
+	sub         *notify.Subscription // wakes the stream
+	w           http.ResponseWriter
+	flush       func() error
+	stalled     *time.Timer // runs while the stream waits for the client, and closes the connection
+	v           *response.View
+	q           *query
+	resource    string      // the prefix of the resource's keys in the store
+	pos         int64       // all events up to this revision were sent
+	bookmarkDue atomic.Bool // a bookmark is due
+	*workspace              // nil while the stream sleeps
+	dirty       bool        // data was written since the last flush
+	// fromLog is true if the events are read from the log. Their JSON is immutable, because all
 	// readers of the log share it.
-	logged bool
+	fromLog bool
 }
 
 // A workspace holds the buffers that a stream needs while it is not sleeping.
@@ -107,8 +102,8 @@ type workspace struct {
 }
 
 var (
-	workspaces = sync.Pool{New: func() any { return &workspace{buf: make([]byte, 0, watchBuffer+4096)} }}
-	errOver    = errors.New("the type has changed") // or was deleted
+	workspaces     = sync.Pool{New: func() any { return &workspace{buf: make([]byte, 0, watchBuffer+4096)} }}
+	errTypeChanged = errors.New("the type has changed") // or was deleted
 )
 
 // errStreamEnd ends a stream without an ERROR event.
@@ -116,23 +111,25 @@ var errStreamEnd = errors.New("end of stream")
 
 // serve sends a stream of events. It returns errors before the first byte, and sends later ones as
 // an ERROR event.
-func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request.Request, res *scheme.Resource, hooks watchHooks) error {
-	defer hooks.begun()
-	if wt.leaving() {
-		return errLeaving()
+func (wt *watchHandler) serve(w http.ResponseWriter, r *http.Request, req *request.Request, res *scheme.Resource,
+	hooks watchHooks) error {
+	defer hooks.started()
+	if wt.stopping() {
+		return errShuttingDown()
 	}
-	v, err := response.NewView(r, asked, res)
+	v, err := response.NewView(r, req, res)
 	if err != nil {
 		return err
 	}
 	if v.Media.Format == scheme.YAMLFormat {
 		return apierror.New(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
-			"only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch")
+			"only the following media types are accepted: application/json;stream=watch, "+
+				"application/vnd.kubernetes.protobuf;stream=watch")
 	}
 	if v.Media.As == "PartialObjectMetadataList" {
 		v.Media.As = "PartialObjectMetadata"
 	}
-	q, err := parseQuery(res, &asked.Info)
+	q, err := parseQuery(res, &req.Info)
 	if err != nil {
 		return err
 	}
@@ -154,12 +151,13 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request
 	_ = control.SetWriteDeadline(time.Now().Add(lifetime + 10*time.Second))
 	stalled := time.AfterFunc(time.Hour, func() { _ = control.SetWriteDeadline(time.Now()) })
 	stalled.Stop()
-	s := &stream{wt: wt, hooks: hooks, stalled: stalled, w: w, flush: control.Flush, v: v, q: q, resource: res.KeyPrefix(""), pos: from,
+	s := &stream{wt: wt, hooks: hooks, stalled: stalled, w: w, flush: control.Flush, v: v, q: q,
+		resource: res.KeyPrefix(""), pos: from,
 		workspace: workspaces.Get().(*workspace)}
 	if s.fresh() {
 		// Read the revision before the client receives the head. The client expects events for its
 		// writes after that.
-		s.pos = wt.st.Revision()
+		s.pos = wt.Store.Revision()
 	}
 	w.Header().Set("Content-Type", v.StreamType())
 	w.Header().Set("Cache-Control", "no-cache, private")
@@ -171,7 +169,7 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request
 	if err := s.flush(); err != nil {
 		return nil
 	}
-	s.sub = wt.news.Subscribe(interest(res, &q.match))
+	s.sub = wt.notifier.Subscribe(notify.InterestOf(res, &q.match))
 	defer s.sub.Close()
 	hooks.opened(s.sub.Progress)
 	s.run(ctx)
@@ -180,40 +178,19 @@ func (wt *watching) serve(w http.ResponseWriter, r *http.Request, asked *request
 
 // mayResume returns an error if the log after from holds events that are hidden from the user. In
 // this case the client lists again and does not miss any event.
-func (wt *watching) mayResume(ctx context.Context, res *scheme.Resource, q *query, from int64) error {
+func (wt *watchHandler) mayResume(ctx context.Context, res *scheme.Resource, q *query, from int64) error {
 	if from == 0 || q.SendInitialEvents != nil && *q.SendInitialEvents {
 		return nil
 	}
-	since, err := wt.visibleSince(ctx, res)
+	since, err := wt.past.OfRequest(ctx, res)
 	if err == nil && from+1 < since {
-		return errTooOld(res, from, since-1)
+		return response.WatchExpired(res, from, since-1)
 	}
 	return err
 }
 
-// errTooOld returns the 410 after which clients list again. oldest is the first revision from which
-// the client can watch. kube-apiserver has a second text for Events, because it serves them without
-// a watch cache.
-func errTooOld(res *scheme.Resource, from, oldest int64) *apierrors.StatusError {
-	if res.Custom == nil && res.Plural == "events" {
-		return apierrors.NewResourceExpired("The resourceVersion for the provided watch is too old.")
-	}
-	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", from, oldest))
-}
-
-// interest returns a filter for the events that may matter to a watch. If a selector requires one
-// value of a label or field, the filter includes it. It does not if the type has a conversion
-// webhook, because the filter applies to the stored objects.
-func interest(res *scheme.Resource, m *selector.Matcher) notify.Interest {
-	in := notify.Interest{Resource: res.KeyPrefix(""), Span: m.Span}
-	if m.Span == m.Prefix && !res.NeedsConversion() {
-		in.Label, in.Field, in.Value = m.RequiredTerm()
-	}
-	return in
-}
-
-// leaving reports whether the server is shutting down.
-func (wt *watching) leaving() bool {
+// stopping reports whether the server is shutting down.
+func (wt *watchHandler) stopping() bool {
 	select {
 	case <-wt.shuttingDown:
 		return true
@@ -222,9 +199,9 @@ func (wt *watching) leaving() bool {
 	}
 }
 
-// errLeaving returns an error that makes client-go resume its watch after a moment. If the watch
-// started and then ended immediately, client-go would list again.
-func errLeaving() error {
+// errShuttingDown returns an error that makes client-go resume its watch after a moment. If the
+// watch started and then ended immediately, client-go would list again.
+func errShuttingDown() error {
 	return apierrors.NewTooManyRequests("The apiserver is shutting down, please try again later.", 1)
 }
 
@@ -240,9 +217,9 @@ func lifetimeOf(q *query, least time.Duration) time.Duration {
 // run sends the initial events and then the log, until the client, the deadline or the server ends
 // the stream.
 func (s *stream) run(ctx context.Context) {
-	defer s.rest()
+	defer s.releaseWorkspace()
 	err := s.begin(ctx)
-	s.hooks.begun()
+	s.hooks.started()
 	if err == nil {
 		err = s.follow(ctx)
 	}
@@ -252,7 +229,7 @@ func (s *stream) run(ctx context.Context) {
 	// watch.
 	case errors.Is(err, crd.ErrNoSuchVersion):
 	case errors.Is(err, store.ErrCompacted):
-		s.sendError(errTooOld(s.v.Res, s.pos, s.oldest()))
+		s.sendError(response.WatchExpired(s.v.Res, s.pos, s.oldest()))
 	case errors.As(err, &status):
 		s.sendError(status)
 	case errors.Is(err, store.ErrDamaged), errors.Is(err, store.ErrSealed):
@@ -263,10 +240,10 @@ func (s *stream) run(ctx context.Context) {
 // oldest returns the first revision after pos from which the client can watch. Where the log is
 // damaged, that is the current revision.
 func (s *stream) oldest() int64 {
-	if compacted := s.wt.st.Compacted(); compacted > s.pos {
+	if compacted := s.wt.Store.Compacted(); compacted > s.pos {
 		return compacted
 	}
-	return s.wt.st.Revision()
+	return s.wt.Store.Revision()
 }
 
 // begin sends the initial events, if the client expects any, and sets pos to their revision.
@@ -297,51 +274,45 @@ func (s *stream) fresh() bool { return s.q.ResourceVersion == "" || s.q.Resource
 
 // sendAll sends an ADDED event for each object. All objects are read at the same revision.
 func (s *stream) sendAll(ctx context.Context) error {
-	c := store.ChunkPool.Get().(*store.Chunk)
-	defer store.ChunkPool.Put(c)
-	at := store.Span{Prefix: s.q.match.Span}
+	sc, m := s.wt.NewScan(s.w, s.v.Res), &s.q.match
+	sc.NoSlot, sc.BeforeWait = true, s.write
+	defer sc.Release()
+	span := store.Span{Prefix: m.Span}
 	// Use the revision from before the client received the head. Objects that the client has
 	// deleted since then still existed.
 	if s.fresh() {
-		at.Rev = s.pos
+		span.Rev = s.pos
 	}
-	at.Keys, at.Rev = s.wt.keysOf(ctx, &s.q.match, at.Rev)
-	for {
-		if err := s.wt.st.Chunk(at, c); err != nil {
-			return err
-		}
-		large := heavy(c.Records)
-		if !limits.TryReserve(ctx, s.w, large) {
-			at.Rev = c.Rev
-			*c = store.Chunk{}
-			if err := s.hold(ctx, large); err != nil {
+	for span.Keys, span.Rev = s.wt.Keys(ctx, m, span.Rev); ; {
+		err := sc.Read(ctx, span, func(c *store.Chunk) error {
+			span.Rev, span.Start = c.Rev, c.Next
+			if err := s.wt.Convert(ctx, s.v.Res, c.Records, len(c.Records)); err != nil {
 				return err
 			}
-			continue
-		}
-		if err := s.convertAll(ctx, c.Records); err != nil {
-			return err
-		}
-		for i := range c.Records {
-			rec := &c.Records[i]
-			if !s.q.match.Matches(rec.Key, rec.JSON) {
-				continue
+			for i := range c.Records {
+				rec := &c.Records[i]
+				if !m.Matches(rec.Key, rec.JSON) {
+					continue
+				}
+				if err := s.send("ADDED", rec); err != nil {
+					return err
+				}
 			}
-			if err := s.send("ADDED", rec); err != nil {
-				return err
-			}
-		}
-		at.Rev, at.Start = c.Rev, c.Next
-		if large > 0 {
-			*c = store.Chunk{Rev: c.Rev, Next: c.Next}
-			s.lighten()
-		}
-		if c.Next == "" {
-			s.pos = c.Rev
 			return nil
-		}
-		if ctx.Err() != nil {
+		})
+		switch {
+		case ctx.Err() != nil && (err != nil || span.Start != ""):
 			return errStreamEnd
+		case err != nil:
+			return err
+		}
+		if sc.Large > 0 {
+			sc.Release()
+			s.releaseLarge()
+		}
+		if span.Start == "" {
+			s.pos = span.Rev
+			return nil
 		}
 	}
 }
@@ -353,27 +324,27 @@ func (s *stream) follow(ctx context.Context) error {
 	if reminder != nil {
 		defer reminder.Stop()
 	}
-	var over <-chan struct{} // closed when the definition of a custom type changes or is deleted
+	var typeChanged <-chan struct{} // closed when the definition of a custom type changes or is deleted
 	if s.v.Res.Custom != nil {
-		over = s.v.Res.Custom.Replaced
+		typeChanged = s.v.Res.Custom.Replaced
 	}
 	for {
-		if err := s.drain(ctx); err != nil {
+		if err := s.sendEvents(ctx); err != nil {
 			return err
 		}
-		if s.tell.Swap(false) {
+		if s.bookmarkDue.Swap(false) {
 			if err := s.bookmark(nil); err != nil {
 				return err
 			}
 			reminder.Reset(s.untilBookmark(ctx))
 		}
-		if s.wt.leaving() {
+		if s.wt.stopping() {
 			return s.lastBookmark()
 		}
-		switch err := s.sleep(ctx, over); err {
+		switch err := s.sleep(ctx, typeChanged); err {
 		case nil:
-		case errOver:
-			_ = s.drain(ctx) // send the deletions before the end; this fails if the type is already gone
+		case errTypeChanged:
+			_ = s.sendEvents(ctx) // send the deletions before the end; this fails if the type is already gone
 			return errStreamEnd
 		default:
 			return err
@@ -383,15 +354,15 @@ func (s *stream) follow(ctx context.Context) error {
 
 // sleep waits for new events. It then sets pos to the revision of the last commit that was
 // irrelevant for this watch.
-func (s *stream) sleep(ctx context.Context, over <-chan struct{}) error {
-	s.rest()
+func (s *stream) sleep(ctx context.Context, typeChanged <-chan struct{}) error {
+	s.releaseWorkspace()
 	defer func() { s.workspace = workspaces.Get().(*workspace) }()
 	select {
 	case <-s.sub.C:
 		s.pos = max(s.pos, s.sub.QuietRevision())
 		return nil
-	case <-over:
-		return errOver
+	case <-typeChanged:
+		return errTypeChanged
 	case <-ctx.Done():
 		return errStreamEnd
 	}
@@ -404,7 +375,7 @@ func (s *stream) remindOfBookmarks(ctx context.Context) *time.Timer {
 		return nil
 	}
 	return time.AfterFunc(s.untilBookmark(ctx), func() {
-		s.tell.Store(true)
+		s.bookmarkDue.Store(true)
 		s.sub.Wake()
 	})
 }
@@ -428,17 +399,17 @@ func (s *stream) lastBookmark() error {
 	return errStreamEnd
 }
 
-// drain sends all events up to the newest revision and flushes the connection.
-func (s *stream) drain(ctx context.Context) error {
-	s.logged = true
+// sendEvents sends all events up to the newest revision and flushes the connection.
+func (s *stream) sendEvents(ctx context.Context) error {
+	s.fromLog = true
 	for {
-		newest := s.wt.st.Revision()
-		events, upTo, err := s.wt.st.Events(s.resource, s.pos, watchBatch, s.events[:0])
+		newest := s.wt.Store.Revision()
+		events, upTo, err := s.wt.Store.Events(s.resource, s.pos, watchBatch, s.events[:0])
 		if err != nil {
 			return err
 		}
 		s.events = events
-		large := heavyEvents(events)
+		large := scan.SizeOfLarge(events)
 		if !limits.TryReserve(ctx, s.w, large) {
 			clear(events)
 			if err := s.hold(ctx, large); err != nil {
@@ -446,7 +417,7 @@ func (s *stream) drain(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := s.convertEvents(ctx, events); err != nil {
+		if err := s.wt.ConvertEvents(ctx, s.v.Res, events, &s.q.match); err != nil {
 			return err
 		}
 		for i := range events {
@@ -457,14 +428,14 @@ func (s *stream) drain(ctx context.Context) error {
 		clear(events) // the log may drop these events
 		s.pos = upTo
 		if large > 0 {
-			s.lighten()
+			s.releaseLarge()
 		}
 		if upTo >= newest || ctx.Err() != nil {
 			break
 		}
 		s.sub.MarkRead(upTo)
 	}
-	s.logged = false
+	s.fromLog = false
 	return s.write()
 }
 
@@ -480,68 +451,13 @@ func (s *stream) hold(ctx context.Context, n int) error {
 	return err
 }
 
-// lighten releases the memory after large objects were sent. Frames that are still pending are not
-// large.
-func (s *stream) lighten() {
+// releaseLarge releases the memory after large objects were sent. Frames that are still pending are
+// not large.
+func (s *stream) releaseLarge() {
 	if cap(s.buf) > 2*watchBuffer {
 		s.buf = append(make([]byte, 0, watchBuffer+4096), s.buf...)
 	}
 	limits.Release(s.w)
-}
-
-// heavyEvents returns the memory that the events of large objects need, including their previous
-// versions and frames. They are counted even if the log has them in memory, because a slow client
-// may keep them for longer than the log.
-func heavyEvents(events []store.Event) (n int) {
-	for i := range events {
-		if size := len(events[i].JSON); size > limits.Large {
-			n += 2*size + len(events[i].Prev)
-		}
-	}
-	return n
-}
-
-// convertAll converts the objects if the type has a conversion webhook. It runs before selectors
-// are applied.
-func (s *stream) convertAll(ctx context.Context, records []store.Record) error {
-	if !s.v.Res.NeedsConversion() {
-		return nil
-	}
-	var readable []*store.Record
-	for i := range records {
-		if !s.wt.lost.Has(&records[i]) {
-			readable = append(readable, &records[i])
-		}
-	}
-	return response.Convert(ctx, s.v.Res, readable...)
-}
-
-// convertEvents is like convertAll for events. It also converts the previous versions if there are
-// selectors.
-func (s *stream) convertEvents(ctx context.Context, events []store.Event) error {
-	if !s.v.Res.NeedsConversion() {
-		return nil
-	}
-	var at []*[]byte
-	for i := range events {
-		ev := &events[i]
-		if !strings.HasPrefix(ev.Key, s.q.match.Span) || s.wt.lost.Has(&ev.Record) {
-			continue
-		}
-		at = append(at, &ev.JSON)
-		if !ev.Deleted && ev.CreateRev != ev.Rev && !s.q.match.MatchesAll() {
-			at = append(at, &ev.Prev)
-		}
-	}
-	docs := make([][]byte, len(at))
-	for i := range at {
-		docs[i] = *at[i]
-	}
-	err := s.v.Res.Custom.Webhook.Watch(ctx, docs)
-	for i := range at {
-		*at[i] = docs[i]
-	}
-	return err
 }
 
 // deliver sends an event of the log, if the selectors match the object before or after the change.
@@ -560,28 +476,24 @@ func (s *stream) deliver(ev *store.Event) error {
 		return s.send("ADDED", &ev.Record)
 	case !created && !m.MatchesAll() && m.Matches(ev.Key, ev.Prev):
 		gone := ev.Record
-		gone.JSON = withRevision(ev.Prev, ev.Rev)
+		gone.JSON = store.WithRevision(ev.Prev, ev.Rev)
 		return s.send("DELETED", &gone)
 	}
 	return nil
 }
 
-// withRevision returns a copy of the stored JSON with another resourceVersion.
-func withRevision(json []byte, rev int64) []byte {
-	at := gjson.GetBytes(json, "metadata.resourceVersion")
-	out := append(make([]byte, 0, len(json)+8), json[:at.Index]...)
-	out = append(strconv.AppendInt(append(out, '"'), rev, 10), '"')
-	return append(out, json[at.Index+len(at.Raw):]...)
-}
-
 // send appends a frame, and writes the buffer when it is full.
 func (s *stream) send(kind string, rec *store.Record) (err error) {
-	if s.wt.lost.Has(rec) {
+	if s.wt.Corrupt.Has(rec) {
 		return nil
 	}
 	before := len(s.buf)
+	var cache *response.EventCache
+	if s.fromLog {
+		cache = &s.wt.encoded
+	}
 	// If the object cannot be decoded, omit it and continue.
-	if s.buf, err = s.frame(s.buf, kind, rec); errors.Is(err, scheme.ErrUnreadable) {
+	if s.buf, err = s.v.AppendEvent(s.buf, kind, rec, cache); errors.Is(err, scheme.ErrUnreadable) {
 		s.buf = s.buf[:before]
 		return nil
 	}
@@ -595,16 +507,6 @@ func (s *stream) send(kind string, rec *store.Record) (err error) {
 	}
 	defer s.stalled.Stop()
 	return s.push()
-}
-
-// frame appends an event.
-func (s *stream) frame(dst []byte, kind string, rec *store.Record) ([]byte, error) {
-	if s.v.Media.Format == scheme.ProtobufFormat {
-		return s.sealedFrame(dst, kind, rec)
-	}
-	dst = append(append(append(dst, `{"type":"`...), kind...), `","object":`...)
-	dst, err := s.v.AppendObject(dst, rec)
-	return append(dst, "}\n"...), err
 }
 
 // write writes the pending frames and flushes.
@@ -646,9 +548,9 @@ func (s *stream) push() (err error) {
 	return nil
 }
 
-// rest returns the workspace to its pool. A sleeping watch then needs only its connection and its
-// goroutine.
-func (s *stream) rest() {
+// releaseWorkspace returns the workspace to its pool. A sleeping watch then needs only its
+// connection and its goroutine.
+func (s *stream) releaseWorkspace() {
 	clear(s.events)
 	s.buf, s.events = s.buf[:0], s.events[:0]
 	if cap(s.buf) <= 2*watchBuffer && cap(s.events) <= 2*watchBatch {
@@ -661,7 +563,7 @@ func (s *stream) rest() {
 // bookmarkNow sends all pending events and then a bookmark with the newest revision, even if the
 // last commits changed other resources.
 func (s *stream) bookmarkNow() error {
-	if err := s.drain(context.Background()); err != nil {
+	if err := s.sendEvents(context.Background()); err != nil {
 		return err
 	}
 	return s.bookmark(nil)
@@ -670,12 +572,11 @@ func (s *stream) bookmarkNow() error {
 // bookmark sends an object that contains only its resourceVersion, and the annotation that ends the
 // initial events if it is given.
 func (s *stream) bookmark(annotations map[string]string) error {
-	json, revAt, err := bookmarkOf(s.v.Res, annotations)
+	rec, err := response.Bookmark(s.v.Res, annotations, s.pos)
 	if err != nil {
 		return err
 	}
-	spliced := store.AppendRevision(make([]byte, 0, len(json)+20), json, revAt, s.pos)
-	if err := s.send("BOOKMARK", &store.Record{Rev: s.pos, JSON: spliced}); err != nil {
+	if err := s.send("BOOKMARK", rec); err != nil {
 		return err
 	}
 	return s.write()
@@ -683,80 +584,8 @@ func (s *stream) bookmark(annotations map[string]string) error {
 
 // sendError sends an ERROR event. Its object is always a Status.
 func (s *stream) sendError(status *apierrors.StatusError) {
-	doc, _ := response.ErrorStatus(status)
-	doc.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
-	if s.v.Media.Format == scheme.ProtobufFormat {
-		sealed, err := response.EncodeProtobuf(&doc)
-		if err != nil {
-			return
-		}
-		s.buf = response.AppendFrame(s.buf, "ERROR", sealed)
-	} else {
-		body, err := json.Marshal(&doc)
-		if err != nil {
-			return
-		}
-		s.buf = append(append(append(s.buf, `{"type":"ERROR","object":`...), body...), "}\n"...)
+	buf, err := s.v.AppendError(s.buf, status)
+	if s.buf = buf; err == nil {
+		_ = s.write()
 	}
-	_ = s.write()
-}
-
-// bookmarkOf returns the stored form of an empty object.
-func bookmarkOf(res *scheme.Resource, annotations map[string]string) (json []byte, revAt int, err error) {
-	obj := res.NewObject()
-	obj.SetAnnotations(annotations)
-	return res.EncodeStored(obj)
-}
-
-// sealedFrame appends an event as protobuf. Encoded events of the log are cached, so that an event
-// is usually encoded only once for all watchers.
-func (s *stream) sealedFrame(dst []byte, kind string, rec *store.Record) (_ []byte, err error) {
-	var sealed []byte
-	if s.logged {
-		sealed = s.wt.sealed.find(s.v, rec)
-	}
-	if sealed == nil {
-		if sealed, err = s.v.AppendProtobuf(nil, rec); err != nil {
-			return dst, err
-		}
-		if s.logged {
-			s.wt.sealed.remember(s.v, rec, sealed)
-		}
-	}
-	return response.AppendFrame(dst, kind, sealed), nil
-}
-
-const (
-	sealedEvents = 64
-)
-
-// A sealedLog caches the newest encoded events by revision. There are no locks, so that two
-// watchers may encode the same event concurrently.
-type sealedLog [sealedEvents]atomic.Pointer[sealedEvent]
-
-func (l *sealedLog) find(v *response.View, rec *store.Record) []byte {
-	e := l[rec.Rev%sealedEvents].Load()
-	if e == nil || e.res != v.Res || e.as != v.Media.As || e.version != v.Media.Version ||
-		len(e.json) != len(rec.JSON) || &e.json[0] != &rec.JSON[0] {
-		return nil
-	}
-	return e.sealed
-}
-
-func (l *sealedLog) remember(v *response.View, rec *store.Record, sealed []byte) {
-	if len(rec.JSON) == 0 || max(len(rec.JSON), len(sealed)) > response.MaxCachedProtobuf {
-		return
-	}
-	l[rec.Rev%sealedEvents].Store(&sealedEvent{v.Res, v.Media.As, v.Media.Version, rec.JSON, sealed})
-}
-
-// A sealedEvent is the encoded form of a record in one view.
-type sealedEvent struct {
-	res         *scheme.Resource
-	as, version string
-	// json identifies the record by its address, since stored JSON is immutable. The revision is
-	// not enough: if an object no longer matches a selector, the watcher receives other JSON with
-	// the same revision.
-	json   []byte
-	sealed []byte
 }

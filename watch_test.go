@@ -18,9 +18,6 @@ import (
 
 	"apilet/internal/apitest"
 	"apilet/internal/apitest/kubetest"
-	"apilet/internal/response"
-	"apilet/internal/scheme"
-	"apilet/internal/store"
 )
 
 // A frame is one event of a stream.
@@ -209,28 +206,6 @@ func metricSum(s *testServer, prefix string) (sum float64) {
 		}
 	}
 	return sum
-}
-
-// Watchers share what was encoded for the first of them, and never what another view made of it.
-func TestSealedEventsAreShared(t *testing.T) {
-	t.Parallel()
-	var log sealedLog
-	configMaps, pods := scheme.NewRegistry().Lookup("", "v1", "configmaps"), scheme.NewRegistry().Lookup("", "v1", "pods")
-	v := &response.View{Res: configMaps, Media: response.MediaType{Format: scheme.ProtobufFormat}}
-	rec := &store.Record{Rev: 5, JSON: []byte(`{}`)}
-	log.remember(v, rec, []byte("sealed"))
-	apitest.Expect(t, string(log.find(v, rec)), "sealed")
-	partial := &response.View{Res: configMaps, Media: response.MediaType{Format: scheme.ProtobufFormat, As: "PartialObjectMetadata", Version: "v1"}}
-	for name, found := range map[string][]byte{"another form": log.find(partial, rec), "another type": log.find(&response.View{Res: pods, Media: v.Media}, rec),
-		"another object": log.find(v, &store.Record{Rev: 5, JSON: []byte(`{}`)}), "another revision": log.find(v, &store.Record{Rev: 6, JSON: rec.JSON})} {
-		if found != nil {
-			t.Errorf("%s: found %q", name, found)
-		}
-	}
-	log.remember(v, &store.Record{Rev: 5 + sealedEvents, JSON: make([]byte, response.MaxCachedProtobuf+1)}, []byte("large"))
-	apitest.Expect(t, string(log.find(v, rec)), "sealed")
-	log.remember(v, &store.Record{Rev: 5 + sealedEvents, JSON: []byte(`{}`)}, []byte("next"))
-	apitest.Expect(t, log.find(v, rec) == nil, true)
 }
 
 func TestBookmarkBeforeTheDeadline(t *testing.T) {

@@ -11,6 +11,7 @@ package bootstrap
 // The endpoints of the Service are in endpoints.go, because they depend on the running servers.
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -22,6 +23,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"apilet/internal/auth"
+	"apilet/internal/auth/certs"
 	"apilet/internal/kinds/strategy"
 	"apilet/internal/registry"
 	"apilet/internal/scheme"
@@ -40,6 +43,7 @@ type Initializer struct {
 	Writer *registry.Writer // creates the objects
 	Types  *scheme.Registry // the types of the objects
 	Warn   func(string)     // called if stored objects disagree with flags, may be nil
+	Log    zerolog.Logger   // for errors that do not end the start
 }
 
 // FirstNamespaces is the list of namespaces to create before all other objects.
@@ -130,6 +134,22 @@ func (f Initializer) ClientAuthorities(ctx context.Context, pem []byte, proxies 
 			publishProxies(published.Data, proxies)
 		}
 	})
+}
+
+// PublishAuthorities publishes the authorities that a server accepts, and logs errors. proxy is the
+// client certificate for other servers, or nil if there is none.
+func (f Initializer) PublishAuthorities(ctx context.Context, cfg *auth.Config, proxy *certs.FrontProxy) {
+	pem, err := cfg.Authorities()
+	proxies, problem := cfg.RequestHeader.Config()
+	if proxy != nil {
+		proxies = proxies.With(proxy.Authority(), certs.FrontProxyName)
+	}
+	if err = cmp.Or(err, problem); err == nil && (len(pem) > 0 || len(proxies.Authorities) > 0) {
+		err = f.ClientAuthorities(ctx, pem, proxies)
+	}
+	if err != nil {
+		f.Log.Error().Err(err).Msg("cannot publish the client CA")
+	}
 }
 
 // publishProxies adds the missing values. It removes authorities that have expired.

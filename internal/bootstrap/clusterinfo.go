@@ -27,6 +27,7 @@ import (
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	"sigs.k8s.io/yaml"
 
+	"apilet/internal/auth"
 	"apilet/internal/request"
 	"apilet/internal/scheme"
 	"apilet/internal/store"
@@ -95,4 +96,21 @@ func URLForNodes(own string, listening netip.AddrPort, six bool) string {
 	}
 	parsed.Host = net.JoinHostPort(reachable(listening, six).Addr().String(), parsed.Port())
 	return parsed.String()
+}
+
+// PublishClusterInfo publishes the URL and the CA of a server for nodes that join with a bootstrap
+// token, and logs errors. If the administrator provides the serving certificate, the server does
+// not know its CA and publishes nothing. own is the URL of the server, and six is set if the
+// cluster uses IPv6.
+func (f Initializer) PublishClusterInfo(ctx context.Context, cfg *auth.Config, own string, listening netip.AddrPort, six bool) {
+	switch {
+	case !cfg.BootstrapTokens:
+		return
+	case cfg.OwnCA == nil:
+		f.Log.Info().Msg("ConfigMap cluster-info in kube-public is not published: the CA of --tls-cert-file is unknown")
+		return
+	}
+	if err := f.ClusterInfo(ctx, URLForNodes(own, listening, six), cfg.OwnCA); err != nil {
+		f.Log.Error().Err(err).Msg("cannot publish ConfigMap cluster-info in kube-public")
+	}
 }

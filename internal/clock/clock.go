@@ -26,6 +26,7 @@ package clock
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 )
@@ -82,6 +83,15 @@ func (c *Clock) Lag() time.Duration {
 		return by
 	}
 	return 0
+}
+
+// Check returns an error if the machine's clock is too far behind to be trusted.
+func (c *Clock) Check() error {
+	if by := c.Lag(); by > 0 {
+		return fmt.Errorf("the machine's clock is at least %s slow: set it, for example with timedatectl, or wait for a time server",
+			by.Round(time.Second))
+	}
+	return nil
 }
 
 // Observe records a time that has passed. It must be called before Run, and not concurrently.

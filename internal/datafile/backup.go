@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// A client is disconnected if it does not read backupPiece bytes within backupPatience.
-	backupPiece    = 1 << 20
-	backupPatience = time.Minute
+	// A client is disconnected if it does not read backupPiece bytes within backupWriteTimeout.
+	backupPiece        = 1 << 20
+	backupWriteTimeout = time.Minute
 )
 
 // Backups serves the requests of `apilet backup --server`.
@@ -86,7 +86,7 @@ func (b *Backups) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	for control := http.NewResponseController(w); err == nil; {
 		// if this fails, the server's write timeout still applies
-		_ = control.SetWriteDeadline(time.Now().Add(backupPatience))
+		_ = control.SetWriteDeadline(time.Now().Add(backupWriteTimeout))
 		_, err = io.CopyN(w, file, backupPiece)
 	}
 	if err != io.EOF {

@@ -76,3 +76,17 @@ func (c *Conns) Busy() int {
 	defer c.mu.Unlock()
 	return len(c.busy)
 }
+
+// CloseConnections is a middleware that sets Connection: close once stopping is closed. The client
+// then opens a new connection, and a load balancer routes it to another server. In HTTP/2 the
+// header causes a GOAWAY, and running requests continue.
+func CloseConnections(stopping <-chan struct{}, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-stopping:
+			w.Header().Set("Connection", "close")
+		default:
+		}
+		next.ServeHTTP(w, r)
+	})
+}

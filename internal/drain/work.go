@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -95,4 +96,12 @@ func SignalContext(within time.Duration, end func(why string), signals ...os.Sig
 		close(over)
 		tell()
 	})
+}
+
+// IgnoreHangups ignores SIGHUP until stop is called. Closing a terminal sends SIGHUP, and so does
+// logrotate even if no audit log is configured.
+func IgnoreHangups() (stop func()) {
+	heard := make(chan os.Signal, 1) // never read; further signals are dropped
+	signal.Notify(heard, syscall.SIGHUP)
+	return func() { signal.Stop(heard) }
 }

@@ -1,7 +1,7 @@
 package e2e
 
-// The webhooks of these tests are real ones on loopback, with certificates of their own. Numbers in names are those of the table of cases
-// that all tests about warnings share. What the tests expect of messages and of what webhooks are told was compared with a kube-apiserver.
+// These tests call real webhooks on loopback, which have their own certificates. The expected
+// messages and requests to webhooks were compared with those of kube-apiserver.
 
 import (
 	"bytes"
@@ -35,13 +35,13 @@ import (
 
 // ---- A webhook under test
 
-// A hookStub is a webhook that remembers what it was asked.
+// A hookStub is a webhook that records all requests.
 type hookStub struct {
 	*httptest.Server
-	closed atomic.Int64 // connections
-	mu     sync.Mutex   // guards what follows
+	closed atomic.Int64 // number of closed connections
+	mu     sync.Mutex   // guards the fields below
 	asked  []hookAsked
-	conns  map[string]bool // addresses that it was called from
+	conns  map[string]bool // remote addresses of the callers
 }
 
 type hookAsked struct {
@@ -50,7 +50,7 @@ type hookAsked struct {
 	review      gjson.Result
 }
 
-// startHook starts a webhook; answer gets the document of the question.
+// startHook starts a webhook. answer receives the parsed request body.
 func startHook(t testing.TB, answer func(w http.ResponseWriter, r *http.Request, q gjson.Result)) *hookStub {
 	t.Helper()
 	h := &hookStub{conns: map[string]bool{}}
@@ -70,13 +70,13 @@ func startHook(t testing.TB, answer func(w http.ResponseWriter, r *http.Request,
 			h.closed.Add(1)
 		}
 	}
-	h.Config.ErrorLog = stdlog.New(io.Discard, "", 0) // handshakes that fail are part of the test
+	h.Config.ErrorLog = stdlog.New(io.Discard, "", 0) // failing handshakes are part of the test
 	h.StartTLS()
 	t.Cleanup(func() { h.CloseClientConnections(); h.Close() })
 	return h
 }
 
-// allowing answers yes, with more members of the response.
+// allowing returns a handler that allows each request. more are further members of the response.
 func allowing(more string) func(http.ResponseWriter, *http.Request, gjson.Result) {
 	return func(w http.ResponseWriter, _ *http.Request, q gjson.Result) { respondReview(w, q, true, more) }
 }
@@ -89,7 +89,7 @@ func respondReview(w io.Writer, q gjson.Result, allowed bool, more string) {
 		q.Get("apiVersion"), q.Get("request.uid"), allowed, more)
 }
 
-// patching is the members of a response that brings a patch.
+// patching returns the members of a response that contains the given patch.
 func patching(patch string) string {
 	return `"patchType":"JSONPatch","patch":"` + base64.StdEncoding.EncodeToString([]byte(patch)) + `"`
 }
@@ -98,7 +98,7 @@ func (h *hookStub) bundle() string {
 	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw}))
 }
 
-// take returns what was asked since the last time.
+// take returns all requests since the last call to take.
 func (h *hookStub) take() []hookAsked {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -107,7 +107,8 @@ func (h *hookStub) take() []hookAsked {
 	return asked
 }
 
-// told is what was asked, in short: path, operation, resource, subresource, name.
+// told is like take, but returns only the path, operation, resource, subresource and name of each
+// request.
 func (h *hookStub) told() string {
 	var lines []string
 	for _, a := range h.take() {
@@ -120,7 +121,7 @@ func (h *hookStub) told() string {
 
 const hookConfigs = "/apis/admissionregistration.k8s.io/v1/"
 
-// hookConfig is the body of a configuration with the given webhooks.
+// hookConfig returns the JSON of a configuration with the given webhooks.
 func hookConfig(kind, name string, hooks ...string) string {
 	return fmt.Sprintf(`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"%sWebhookConfiguration","metadata":{"name":%q},"webhooks":[%s]}`,
 		kind, name, strings.Join(hooks, ","))
@@ -128,7 +129,8 @@ func hookConfig(kind, name string, hooks ...string) string {
 
 const onConfigMaps = `"rules":[{"operations":["*"],"apiGroups":[""],"apiVersions":["*"],"resources":["configmaps","configmaps/*"]}]`
 
-// hookAt is one webhook. more are members beside the usual ones; rules for ConfigMaps unless more brings others.
+// hookAt returns the JSON of one webhook. more are further members. Unless more has rules, the
+// webhook is called for ConfigMaps.
 func (h *hookStub) hookAt(name, path, more string) string {
 	members := map[string]json.RawMessage{}
 	for _, text := range []string{fmt.Sprintf(`{"name":"%s.example.com","admissionReviewVersions":["v1"],"sideEffects":"None","timeoutSeconds":30,
@@ -141,7 +143,7 @@ func (h *hookStub) hookAt(name, path, more string) string {
 	return string(hook)
 }
 
-// mutating and validating configure one webhook alone.
+// mutating configures these webhooks and no others.
 func (s *testServer) mutating(hooks ...string) {
 	s.t.Helper()
 	s.configureHooks("Mutating", hooks...)
@@ -167,7 +169,7 @@ func hookedMap(name string) string {
 	return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + name + `"}}`
 }
 
-// ---- What webhooks warn of, and how long they are waited for
+// ---- Warnings and timeouts
 
 func TestWebhookWarningsComeInOrderAndOnce(t *testing.T) {
 	t.Parallel()
@@ -193,7 +195,8 @@ func TestWebhookWarningsComeInOrderAndOnce(t *testing.T) {
 	}
 }
 
-// A code that HTTP does not have ended the request's connection, and wrote a stack to the log.
+// In earlier versions, an invalid status code in a webhook's response closed the client's
+// connection and logged a stack trace.
 func TestWebhookCodesAreHTTP(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -256,7 +259,7 @@ func wantHookMetrics(t *testing.T, s *testServer, lines ...string) {
 	}
 }
 
-// auditNotes are the annotations of the request that created (or named) an object.
+// auditNotes returns the audit annotations of the request that created or named an object.
 func auditNotes(t *testing.T, log, name string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(log)
@@ -264,7 +267,8 @@ func auditNotes(t *testing.T, log, name string) map[string]string {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		// A create's name is in its body, which the log does not have: tests tell such requests apart by their query.
+		// The log does not have a created object's name, which is in the request's body. Tests
+		// identify such requests by their query.
 		if strings.Contains(gjson.Get(line, "requestURI").String(), name) || gjson.Get(line, "annotations").Raw != "" && strings.Contains(line, "failed-open") {
 			notes := map[string]string{}
 			for key, value := range gjson.Get(line, "annotations").Map() {
@@ -279,7 +283,7 @@ func auditNotes(t *testing.T, log, name string) map[string]string {
 
 func TestDryRunIsRefusedForWebhooksWithSideEffects(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, "--validate=false") // validation lets no such webhook in today
+	s := startTest(t, "--validate=false") // validation rejects such webhooks today
 	h := startHook(t, allowing(""))
 	for effects, code := range map[string]int{"Some": 400, "Unknown": 400, "None": 201, "NoneOnDryRun": 201} {
 		for _, kind := range []string{"Mutating", "Validating"} {
@@ -312,7 +316,7 @@ func TestWebhookTimeoutsOutOfRangeAreRefused(t *testing.T) {
 	}
 }
 
-// ---- How calls fail
+// ---- Failed calls
 
 func TestEveryWrongAnswerIsAFailedCallWithItsCause(t *testing.T) {
 	t.Parallel()
@@ -370,10 +374,11 @@ func TestEveryWrongAnswerIsAFailedCallWithItsCause(t *testing.T) {
 func TestAWebhookThatIsNotThereFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
-	const address = "127.0.0.1:1" // nobody's; a port that was free a moment ago may be anybody's
+	// Nothing listens on port 1. A recently used port could be in use again.
+	const address = "127.0.0.1:1"
 	h := startHook(t, allowing(""))
 	other := startHook(t, allowing(""))
-	other.TLS.Certificates[0].Certificate = nil // handshakes fail
+	other.TLS.Certificates[0].Certificate = nil // makes handshakes fail
 	cases := map[string]struct{ client, want string }{
 		"down":      {fmt.Sprintf(`{"url":"https://%s/"}`, address), "connection refused"},
 		"untrusted": {fmt.Sprintf(`{"url":%q}`, h.URL), "certificate signed by unknown authority"},
@@ -412,7 +417,8 @@ func TestADrippingAnswerEndsAtTheTimeout(t *testing.T) {
 	}, func() any { return end })
 }
 
-// A request's own deadline ends the wait for a webhook, whatever that may take, and nobody else waits with it.
+// The request's own deadline ends the wait for a webhook, even if the webhook has a longer timeout.
+// Other requests are not affected.
 func TestTheRequestsOwnDeadlineBoundsTheCall(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -424,7 +430,7 @@ func TestTheRequestsOwnDeadlineBoundsTheCall(t *testing.T) {
 	})
 	s.mutating(h.hookAt("a", "", `"failurePolicy":"Ignore","timeoutSeconds":30`))
 	s.want(504, "POST", hookedMaps+"?timeout=1s", hookedMap("slow"))
-	for _, asked := range h.take() { // none on a host so slow that the second is over before
+	for _, asked := range h.take() { // it may not be called at all on a slow machine
 		if asked.query != "timeout=1s" {
 			t.Errorf("the webhook was told %q", asked.query)
 		}
@@ -460,13 +466,16 @@ func TestAHungUpClientEndsTheCall(t *testing.T) {
 	}
 }
 
-// Webhooks that never answer fill the seats for their timeout and no longer; reads that need no webhook have seats of their own.
+// If a webhook does not respond, the request must release its seat after the timeout. Reads do not
+// need webhooks and have separate seats.
 func TestSlowWebhooksGiveSeatsBack(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--enable-priority-and-fairness=false", "--max-mutating-requests-inflight=2", "--max-requests-inflight=2")
 	h := startHook(t, func(_ http.ResponseWriter, r *http.Request, _ gjson.Result) { <-r.Context().Done() })
 	called := false
-	for seconds := 1; !called; seconds = min(2*seconds, 30) { // until the webhook is called before its timeout, however slow the machine
+	// On a slow machine the timeout may pass before the webhook is called. In that case try a
+	// longer one.
+	for seconds := 1; !called; seconds = min(2*seconds, 30) {
 		s.validatingBy(h.hookAt("a", "", fmt.Sprintf(`"timeoutSeconds":%d,"failurePolicy":"Fail"`, seconds)))
 		var running sync.WaitGroup
 		var failed, refused atomic.Int32
@@ -494,7 +503,8 @@ func TestSlowWebhooksGiveSeatsBack(t *testing.T) {
 	s.want(201, "POST", hookedMaps, hookedMap("later"))
 }
 
-// A webhook that writes to the server it is called by, and is called for that, ends with its innermost timeout.
+// If a webhook writes to the server that calls it, and is called again for that write, the
+// recursion ends with the timeout of the innermost call.
 func TestAWebhookThatCallsItselfEnds(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -505,7 +515,9 @@ func TestAWebhookThatCallsItselfEnds(t *testing.T) {
 		}
 		respondReview(w, q, true, "")
 	})
-	s.validatingBy(h.hookAt("a", "", `"timeoutSeconds":30`)) // which the outermost has for all of them, also on a busy machine
+	// All nested calls share the timeout of the outermost one, so it is long enough for a busy
+	// machine.
+	s.validatingBy(h.hookAt("a", "", `"timeoutSeconds":30`))
 	s.want(201, "POST", hookedMaps, hookedMap("outer"))
 	s.want(200, "GET", hookedMaps+"/inner4", "")
 }
@@ -519,7 +531,7 @@ func TestPatchesOfMutatingWebhooks(t *testing.T) {
 	cases := map[string]struct {
 		patch string
 		code  int
-		want  string // in the answer
+		want  string // a part of the response
 	}{
 		"label":      {`[{"op":"add","path":"/metadata/labels","value":{"hook":"c"}}]`, 201, `"labels":{"hook":"c"}`},
 		"rename":     {`[{"op":"replace","path":"/metadata/name","value":"renamed"}]`, 201, `"name":"renamed"`},
@@ -557,7 +569,8 @@ func TestPatchesOfMutatingWebhooks(t *testing.T) {
 	if a := s.want(201, "POST", hookedMaps, hookedMap("again")); a.header.Get("Warning") != reset {
 		t.Errorf("warnings %q", a.header.Values("Warning"))
 	}
-	for _, name := range []string{"undecoded", "missing"} { // a patch that can be read and does not fit is no failed call
+	// A well-formed patch that cannot be applied does not count as a failed call.
+	for _, name := range []string{"undecoded", "missing"} {
 		s.mutating(h.hookAt("a", name, `"failurePolicy":"Ignore"`))
 		s.want(map[string]int{"undecoded": 201, "missing": 500}[name], "POST", hookedMaps, hookedMap("ignore-"+name))
 	}
@@ -583,7 +596,7 @@ func TestPatchedObjectsGetDefaults(t *testing.T) {
 	}
 }
 
-// ---- Rounds
+// ---- Reinvocation
 
 func TestReinvocation(t *testing.T) {
 	t.Parallel()
@@ -622,7 +635,7 @@ func TestReinvocation(t *testing.T) {
 			t.Errorf("%s: called %v, want %s", c.name, got, c.want)
 		}
 	}
-	s.mutating() // by the names of the configurations, then in their order
+	s.mutating() // configurations are called in the order of their names
 	path := hookConfigs + "mutatingwebhookconfigurations"
 	s.want(201, "POST", path, hookConfig("Mutating", "zz", h.hookAt("z", "one", "")))
 	s.want(201, "POST", path, hookConfig("Mutating", "aa", h.hookAt("y", "two", ""), h.hookAt("x", "three", "")))
@@ -632,10 +645,12 @@ func TestReinvocation(t *testing.T) {
 	}
 }
 
-// ---- What webhooks are told
+// ---- Requests to webhooks
 
-// Each path of a write is seen by a mutating webhook, whose patch arrives, and by a validating one that sees it.
-// annotateWithVerb is a webhook that writes the operation into an annotation, at /m, of what has annotations.
+// annotateWithVerb is a webhook. At /m it writes the operation into an annotation of each object
+// that can have annotations. TestEveryVerbPathMeetsBothKinds uses it to check that a mutating
+// webhook sees each kind of write, that its patch is applied, and that a validating webhook sees
+// the result.
 func annotateWithVerb(w http.ResponseWriter, r *http.Request, q gjson.Result) {
 	object := q.Get("request.object")
 	switch kind := q.Get("request.kind.kind").String(); {
@@ -662,9 +677,9 @@ func TestEveryVerbPathMeetsBothKinds(t *testing.T) {
 	deployment := `{"metadata":{"name":"d"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"y"}]}}}}`
 	steps := []struct {
 		method, path, body, header string
-		told                       string // for both kinds
+		told                       string // the request that both webhooks must receive
 		options                    string
-		annotated                  string // what the answer has, or the object at path when "GET" stands before it
+		annotated                  string // in the response, or in the object at path if it begins with "GET"
 	}{
 		{"POST", hookedMaps + "?fieldManager=fm", hookedMap("a"), "", "CREATE configmaps a", "CreateOptions fm", "CREATE"},
 		{"PUT", hookedMaps + "/a", `{"metadata":{"name":"a"},"data":{"x":"y"}}`, "", "UPDATE configmaps a", "UpdateOptions ", "UPDATE"},
@@ -714,7 +729,7 @@ func TestEveryVerbPathMeetsBothKinds(t *testing.T) {
 	}
 }
 
-// checkHookTold holds a question against what webhooks are always told.
+// checkHookTold checks the members that must be set in every request to a webhook.
 func checkHookTold(t *testing.T, what string, q gjson.Result, told, options string) {
 	t.Helper()
 	got := strings.Join(strings.Fields(strings.Join([]string{q.Get("operation").String(), q.Get("resource.resource").String(), q.Get("subResource").String(), q.Get("name").String()}, " ")), " ")
@@ -788,7 +803,7 @@ func TestDenialsOnEveryVerbLeaveTheObject(t *testing.T) {
 	}
 }
 
-// ---- Whom webhooks are asked about
+// ---- Selectors and match conditions
 
 func TestWebhookSelectors(t *testing.T) {
 	t.Parallel()
@@ -929,8 +944,8 @@ func TestWebhookMatchConditions(t *testing.T) {
 	}
 }
 
-// Who is refused empties no namespace: it waits, says why, and goes once nobody refuses any more. The pod that an eviction deletes is no
-// write of its own.
+// If a webhook denies the deletion of a namespace, the server must report the reason in the
+// namespace's status and try again. It is not called for the delete of an evicted pod.
 func TestWebhookHoldsANamespaceUp(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -982,7 +997,7 @@ func TestConnectionsAreUsedAgainAndGoWithTheirConfiguration(t *testing.T) {
 	s.validatingBy(h.hookAt("a", "", ""))
 	for i := range 20 {
 		s.want(201, "POST", hookedMaps, hookedMap(fmt.Sprint("m", i)))
-		if i == 10 { // other webhooks do not disturb this one's connections
+		if i == 10 { // other webhooks do not affect this webhook's connections
 			s.want(201, "POST", hookConfigs+"mutatingwebhookconfigurations", hookConfig("Mutating", "other"))
 		}
 	}
@@ -994,11 +1009,12 @@ func TestConnectionsAreUsedAgainAndGoWithTheirConfiguration(t *testing.T) {
 	apitest.WaitFor(t, "the connection to be closed", func() bool { return h.closed.Load() == 1 })
 }
 
-// TestWebhooksAreCalledByTheCleanPath, be it part of a URL or of a Service's reference.
+// TestWebhooksAreCalledByTheCleanPath checks that paths are cleaned in URLs and in references to
+// Services.
 func TestWebhooksAreCalledByTheCleanPath(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
-	mux := http.NewServeMux() // which redirects every other form of a path that it knows
+	mux := http.NewServeMux() // redirects every path that is not clean
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		q, _ := r.Context().Value(t).(gjson.Result)
 		respondReview(w, q, true, "")
@@ -1069,7 +1085,8 @@ func TestAuditAnnotationsOfWebhooks(t *testing.T) {
 	}
 }
 
-// Many objects of a collection are deleted side by side, each of which is asked about.
+// If a collection is deleted, the webhook must be called for each object. These calls run
+// concurrently.
 func TestWebhooksSeeEachObjectOfACollection(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -1097,7 +1114,7 @@ func TestWebhooksSeeEachObjectOfACollection(t *testing.T) {
 
 // ---- The example
 
-// The program in testdata/programs/webhook does what its comment says.
+// TestExampleWebhook checks the program in testdata/programs/webhook.
 func TestExampleWebhook(t *testing.T) {
 	t.Parallel()
 	if !apitest.Long() {
@@ -1142,9 +1159,9 @@ func TestExampleWebhook(t *testing.T) {
 	s.want(201, "POST", "/api/v1/namespaces/kube-system/configmaps", hookedMap("forbidden"))
 }
 
-// ---- What it costs
+// ---- Benchmarks
 
-// BenchmarkWebhook is one create that a mutating webhook on this host changes.
+// BenchmarkWebhook measures one create that a mutating webhook on this host changes.
 func BenchmarkWebhook(b *testing.B) {
 	s := startTest(b)
 	h := startHook(b, allowing(patching(`[{"op":"add","path":"/data","value":{"a":"b"}}]`)))
@@ -1156,7 +1173,8 @@ func BenchmarkWebhook(b *testing.B) {
 	}
 }
 
-// What classes bring is brought twice, before mutating webhooks and after them; a pod gets it once.
+// The admission of classes runs twice, before and after mutating webhooks. A pod gets its additions
+// only once.
 func TestClassesSpeakTwiceAndGiveOnce(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -1,7 +1,9 @@
 package e2e
 
-// These tests have servers behind the one under test, and look at what each side sees of the other. What the answers should be was asked of a
-// kube-apiserver, with the same servers behind it (-oracle URL -token TOKEN -update writes testdata/aggregation.txt anew).
+// These tests run extension API servers behind the server under test, and check the requests and
+// responses on both sides. The expected responses come from a kube-apiserver with the same
+// extension servers. The flags -oracle URL -token TOKEN -update write testdata/aggregation.txt
+// again.
 
 import (
 	"bufio"
@@ -33,26 +35,28 @@ import (
 	"apilet/internal/apitest/kubetest"
 )
 
-// ---- A server behind ----
+// ---- An extension API server ----
 
-// An extension is a server of one group version, whose objects are things: names by namespace.
+// An extension is an API server for one group version. It serves the resource things and only
+// stores their names.
 type extension struct {
 	*httptest.Server
-	bundle string // base64 of the authority that vouches for it
+	bundle string // base64 of the CA certificate
 	port   int
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	things map[string][]string
-	asked  []*http.Request                                          // each but discovery
-	answer func(w http.ResponseWriter, r *http.Request) (done bool) // before anything else; may be nil
-	held   chan struct{}                                            // closed at the end
+	asked  []*http.Request                                          // all requests except for discovery
+	answer func(w http.ResponseWriter, r *http.Request) (done bool) // called first; may be nil
+	held   chan struct{}                                            // closed at the end of the test
 
-	shared []byte // how it describes DeleteOptions
+	shared []byte // its OpenAPI schema of DeleteOptions
 }
 
 const extPath = "/apis/ext.example.com/v1"
 
-// startExtension starts one. clients are the authorities whose certificates it asks for; it verifies them itself.
+// startExtension starts an extension server. It requests client certificates and verifies them
+// itself.
 func startExtension(t *testing.T) *extension {
 	t.Helper()
 	ca, file := apitest.NewCA(t)
@@ -174,13 +178,13 @@ func (e *extension) left(namespace string) int {
 	return len(e.things[namespace])
 }
 
-// apiServiceOf is the body of an APIService of ext.infra, or of the Service that is named.
+// apiServiceOf returns the JSON of an APIService for a Service in namespace infra.
 func apiServiceOf(group, service, more string) string {
 	return `{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1.` + group + `"},"spec":{"group":"` + group +
 		`","version":"v1","groupPriorityMinimum":17450,"versionPriority":15,"service":{"namespace":"infra","name":"` + service + `","port":` + more + `}}`
 }
 
-// register makes an extension that of its group, and waits until it is served.
+// register creates an APIService for the extension, and waits until the group is served.
 func (s *testServer) register(e *extension) {
 	s.t.Helper()
 	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"infra"}}`)
@@ -194,7 +198,7 @@ func (s *testServer) register(e *extension) {
 
 const acceptAggregated = "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// awaitAvailable waits for a reason, and returns the condition.
+// awaitAvailable waits until the condition Available has the reason, and returns the condition.
 func (s *testServer) awaitAvailable(group, reason string) (condition gjson.Result) {
 	s.t.Helper()
 	return s.awaitCondition("v1."+group, reason)
@@ -209,7 +213,8 @@ func (s *testServer) awaitCondition(name, reason string) (condition gjson.Result
 	return condition
 }
 
-// startKnown starts a server that knows admin, of system:masters, as kube-apiserver's oracle does, or is that oracle.
+// startKnown starts a server with the user admin in group system:masters, like the kube-apiserver
+// of the oracle. With -oracle it returns a client of that kube-apiserver.
 func startKnown(t *testing.T, flags ...string) *testServer {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
@@ -222,20 +227,21 @@ func startKnown(t *testing.T, flags ...string) *testServer {
 	return s
 }
 
-// ---- As kube-apiserver ----
+// ---- Comparison with kube-apiserver ----
 
 const metaTypes = "io.k8s.apimachinery.pkg.apis.meta.v1."
 
-// unsteady is what differs from run to run.
+// unsteady matches the text that differs between runs.
 var unsteady = regexp.MustCompile(`localhost:\d+|127\.0\.0\.1:\d+|ext\.infra\.svc:\d+|[0-9a-f]{8}-[0-9a-f-]{27}|Go-http-client/\d\.\d|system:masters|1\.1 apilet-\S+"`)
 
-// TestAggregationIsKubeAPIServers compares what a server behind is asked, and what comes back, with what kube-apiserver makes of the same.
+// TestAggregationIsKubeAPIServers compares the requests to an extension server, and the responses
+// to the client, with those of kube-apiserver.
 func TestAggregationIsKubeAPIServers(t *testing.T) {
 	if *kubetest.OracleURL == "" {
 		t.Parallel()
 	}
 	s, e := startKnown(t), startExtension(t)
-	var shared map[string]any // a type that both have, of a kind of the extension's
+	var shared map[string]any // both servers define this type
 	_ = json.Unmarshal([]byte(s.want(200, "GET", "/openapi/v2", "").get("definitions."+strings.ReplaceAll(metaTypes, ".", `\.`)+"DeleteOptions").Raw), &shared)
 	shared["x-kubernetes-group-version-kind"] = []any{map[string]string{"group": "ext.example.com", "kind": "DeleteOptions", "version": "v1"}}
 	e.shared, _ = json.Marshal(shared)
@@ -339,9 +345,10 @@ func TestAggregationIsKubeAPIServers(t *testing.T) {
 	}
 }
 
-// ---- What nobody can do ----
+// ---- Security ----
 
-// A server behind believes what headers say, because of a certificate that it checks by what is published; and it learns no credential.
+// An extension server trusts the user in the headers because of the proxy's client certificate,
+// which it verifies with the published CA. It does not receive the client's credentials.
 func TestServersBehindKnowWhoSpeaks(t *testing.T) {
 	t.Parallel()
 	s, e := startKnown(t, onFile(filepath.Join(t.TempDir(), "a.db"))), startExtension(t)
@@ -394,7 +401,8 @@ func TestServersBehindKnowWhoSpeaks(t *testing.T) {
 	}
 }
 
-// What could be read otherwise behind than it was authorized here is not passed on, nor what has come back.
+// A path is rejected if the extension server could interpret it differently from the server that
+// authorized it. A request that has already passed through this server is also rejected.
 func TestAmbiguousPathsAreNotPassedOn(t *testing.T) {
 	t.Parallel()
 	s, e := startTest(t), startExtension(t)
@@ -418,7 +426,8 @@ func TestAmbiguousPathsAreNotPassedOn(t *testing.T) {
 	}
 }
 
-// Of what is passed on an audit event has no bodies, whatever the policy wants, as kube-apiserver's have none: what this server answers by itself is told.
+// As in kube-apiserver, the audit events of forwarded requests never contain bodies, regardless of
+// the policy's level. If this server responds itself, the event contains them.
 func TestAuditTellsNoBodiesOfServersBehind(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
@@ -444,7 +453,7 @@ func TestAuditTellsNoBodiesOfServersBehind(t *testing.T) {
 	}
 }
 
-// What a server behind does wrong costs those who ask it.
+// If an extension server misbehaves, only its own clients may be affected.
 func TestHostileServersBehind(t *testing.T) {
 	t.Parallel()
 	s, e := startTest(t, "--request-timeout=6s"), startExtension(t)
@@ -492,13 +501,15 @@ func TestHostileServersBehind(t *testing.T) {
 	if text := string(s.want(200, "GET", "/metrics", "").body); strings.Contains(text, `code="103"`) {
 		t.Error("an interim response is counted as the outcome")
 	}
-	// It hangs, or floods, whatever it is asked: discovery and its own group's alone are told by others, all else is as ever.
+	// The extension server now blocks, or sends endless data, for all requests including discovery.
+	// Only its own group is affected.
 	for _, answer := range []func(http.ResponseWriter, *http.Request) bool{endless, hold} {
 		e.answers(answer)
 		s.want(200, "PATCH", apiServices+"/v1.ext.example.com", fmt.Sprintf(`{"spec":{"versionPriority":%d}}`, time.Now().UnixNano()%900+16), asMergePatch)
 		s.want(200, "PATCH", "/api/v1/namespaces/infra/services/ext", fmt.Sprintf(`{"metadata":{"labels":{"a":"x%d"}}}`, time.Now().UnixNano()), asMergePatch)
 		for _, path := range []string{"/apis", "/openapi/v3", "/apis/apps/v1", "/apis/ext.example.com", "/openapi/v2"} {
-			apitest.WaitFor(t, path, func() bool { // a request has six seconds, and a busy server breaks it off
+			// Retry, because a request on a busy machine may exceed its six seconds.
+			apitest.WaitFor(t, path, func() bool {
 				a, err := s.try("GET", path, "")
 				return err == nil && a.code == 200
 			})
@@ -506,7 +517,8 @@ func TestHostileServersBehind(t *testing.T) {
 		apitest.WaitFor(t, "the server's own types", func() bool { return s.send("GET", "/api/v1/namespaces/default/configmaps", "").code == 200 })
 	}
 	s.awaitAvailable("ext.example.com", "FailedDiscoveryCheck")
-	apitest.WaitFor(t, "requests to be refused at once", func() bool { // the router learns it after the condition is stored
+	// The router notices the condition shortly after it is stored.
+	apitest.WaitFor(t, "requests to be refused at once", func() bool {
 		a := s.send("GET", extPath+"/namespaces/a/things", "")
 		return a.code == 503 && string(a.body) == "service unavailable\n"
 	})
@@ -525,9 +537,10 @@ func TestHostileServersBehind(t *testing.T) {
 	s.want(200, "GET", extPath+"/namespaces/a/things", "")
 }
 
-// ---- What goes through ----
+// ---- Streams ----
 
-// Watches go on as long as their servers do, whatever a request may take, and end with this one; upgraded connections are the two ends'.
+// Forwarded watches are not limited by the request timeout. They end when this server stops.
+// Upgraded connections forward data in both directions.
 func TestStreamsPassThrough(t *testing.T) {
 	t.Parallel()
 	s, e := startTest(t, onSomeFile(t)), startExtension(t)
@@ -536,7 +549,8 @@ func TestStreamsPassThrough(t *testing.T) {
 	if names := s.want(200, "GET", extPath+"/namespaces/a/things", "").names(); names != "one" {
 		t.Errorf("got %q", names)
 	}
-	s.flags = append(s.flags, "--request-timeout=2s") // only now, since a busy machine may need longer for the requests above
+	// Set only now, because a busy machine may need longer for the requests above.
+	s.flags = append(s.flags, "--request-timeout=2s")
 	s.restart()
 	apitest.WaitFor(t, "the extension to be served again", func() bool {
 		return s.send("GET", extPath+"/namespaces/a/things", "").code == 200
@@ -579,7 +593,7 @@ func TestStreamsPassThrough(t *testing.T) {
 	expect("system:unsecured")
 	fmt.Fprintln(conn, "a")
 	expect("again a")
-	time.Sleep(2500 * time.Millisecond) // longer than a request may take
+	time.Sleep(2500 * time.Millisecond) // longer than the request timeout
 	fmt.Fprintln(conn, "b")
 	expect("again b")
 	select {
@@ -593,7 +607,8 @@ func TestStreamsPassThrough(t *testing.T) {
 	}
 }
 
-// A namespace takes what is in it on other servers along, waits for those that are away, and no longer when they are nobody's any more.
+// Deleting a namespace also deletes its objects on extension servers. The deletion waits while such
+// a server is unavailable, but not after its APIService is deleted.
 func TestNamespacesEmptyOnServersBehind(t *testing.T) {
 	t.Parallel()
 	s, e := startTest(t), startExtension(t)
@@ -647,7 +662,8 @@ func TestNamespacesEmptyOnServersBehind(t *testing.T) {
 	}
 }
 
-// The description of version 2 has theirs, and ours where both have a name.
+// The OpenAPI v2 document includes the extension's paths and types. If both servers define a type,
+// this server's definition is used.
 func TestOpenAPIHasServersBehind(t *testing.T) {
 	t.Parallel()
 	s, e := startTest(t), startExtension(t)
@@ -670,7 +686,8 @@ func TestOpenAPIHasServersBehind(t *testing.T) {
 	}
 }
 
-// Proxies in front are believed by their certificate, and nobody else is who says the same.
+// The server trusts the headers of an authenticating proxy if the proxy's certificate is valid. It
+// ignores the same headers from other clients.
 func TestProxiesInFrontSayWhoAsks(t *testing.T) {
 	t.Parallel()
 	ca, file := apitest.NewCA(t)
@@ -679,14 +696,14 @@ func TestProxiesInFrontSayWhoAsks(t *testing.T) {
 		"--cert-dir="+filepath.Join(t.TempDir(), "certs"), "--authorization-mode=AlwaysAllow")
 	const review = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 	for _, c := range []struct {
-		name    string // of the certificate; "": none
+		name    string // common name, or "" if there is no certificate
 		headers []string
 		want    string
 	}{
 		{"proxy", []string{"X-Remote-User: alice", "X-Remote-Uid: 7", "X-Remote-Group: dev", "X-Remote-Extra-Example.com%2fTeam: red"},
 			`201 {"username":"alice","uid":"7","groups":["dev","system:authenticated"],"extra":{"example.com/team":["red"]}}`},
 		{"proxy", []string{"X-Also: bob"}, `201 {"username":"bob","groups":["system:authenticated"]}`},
-		{"proxy", nil, "401 "}, // it is no client's
+		{"proxy", nil, "401 "}, // the certificate of a proxy is not sufficient to authenticate a client
 		{"other", []string{"X-Remote-User: alice"}, "401 "},
 		{"", []string{"X-Remote-User: alice"}, `201 {"username":"system:anonymous","groups":["system:unauthenticated"]}`},
 	} {

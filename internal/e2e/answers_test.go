@@ -1,6 +1,7 @@
 package e2e
 
-// This file tests what an answer says of an object that is gone, of rights that a write needs besides, and of paths that name one object.
+// This file tests responses for deleted objects, for writes that require additional permissions,
+// and for watches of single objects.
 
 import (
 	"fmt"
@@ -11,7 +12,8 @@ import (
 	"apilet/internal/kinds/strategy"
 )
 
-// TestNothingGoneComesBack: whoever names a uid or a revision means an object that was there, and not a new one.
+// TestNothingGoneComesBack checks that an update does not create an object if it contains a UID or
+// a revision.
 func TestNothingGoneComesBack(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
@@ -52,7 +54,8 @@ func TestNothingGoneComesBack(t *testing.T) {
 	}
 }
 
-// TestAnUpdateThatCreatesTakesCreate: 403 in the words of a create, also for a dry run.
+// TestAnUpdateThatCreatesTakesCreate checks that an update can only create an object if the user
+// may create it. The error is the 403 of a create, even for a dry run.
 func TestAnUpdateThatCreatesTakesCreate(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)
@@ -75,7 +78,7 @@ func TestAnUpdateThatCreatesTakesCreate(t *testing.T) {
 	s.want(200, "PATCH", configMaps+"?fieldManager=m", applied, serverApply, bob)
 }
 
-// TestWatchPathOfANameIsASelector: a selector beside the name has to demand it.
+// TestWatchPathOfANameIsASelector checks that an additional selector must select the same name.
 func TestWatchPathOfANameIsASelector(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
@@ -85,7 +88,7 @@ func TestWatchPathOfANameIsASelector(t *testing.T) {
 	watched := func(path string) string { return strings.Replace(path, "/v1/", "/v1/watch/", 1) }
 	for path, name := range map[string]string{watched(s.p1) + "/b": "b", watched(foos) + "/b": "b", "/api/v1/watch/namespaces/p1": "p1"} {
 		const another = "400 BadRequest fieldSelector metadata.name doesn't match requested name"
-		unknown, namespace := "400 BadRequest field label not supported: a", another // what there is to select by is told first
+		unknown, namespace := "400 BadRequest field label not supported: a", another // unknown fields are reported first
 		switch {
 		case name == "p1":
 			namespace = "400 BadRequest field label not supported: metadata.namespace"
@@ -116,7 +119,8 @@ func TestWatchPathOfANameIsASelector(t *testing.T) {
 	}
 }
 
-// TestStatusIsAppliedInEveryVersion: the versions of a kind whose fields are alike share their Go type.
+// TestStatusIsAppliedInEveryVersion tests versions of a kind that share a Go type because their
+// fields are equal.
 func TestStatusIsAppliedInEveryVersion(t *testing.T) {
 	t.Parallel()
 	s := startScene(t, "--validate=false")

@@ -1,6 +1,6 @@
 package e2e
 
-// These tests change flow control's objects under a running server, as an operator would.
+// These tests change the objects of flow control while a server runs, like an operator.
 
 import (
 	"fmt"
@@ -77,7 +77,8 @@ func TestSchemaTellsThatItsLevelIsMissing(t *testing.T) {
 	}
 }
 
-// What a level or schema leaves out is filled in; shares of 0 are shares.
+// Missing fields of levels and schemas get defaults. If the number of shares is explicitly 0, it is
+// not changed.
 func TestFlowObjectsAreDefaulted(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -98,12 +99,12 @@ func TestFlowObjectsAreDefaulted(t *testing.T) {
 	}
 }
 
-// narrowLevel is the JSON of a level with one share.
+// narrowLevel returns the JSON of a priority level with one share.
 func narrowLevel(name string) string {
 	return `{"metadata":{"name":"` + name + `"},"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":1,"limitResponse":{"type":"Reject"}}}}`
 }
 
-// Whoever is answered that a role is given may use it in the next request, and whoever is answered that it is taken has lost it.
+// When the server responds to a change of a user's roles, the change must already be in effect.
 func TestRolesHoldFromTheAnswerOfTheirWrite(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)

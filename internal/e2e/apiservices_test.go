@@ -13,7 +13,8 @@ import (
 
 const apiServices = "/apis/apiregistration.k8s.io/v1/apiservices"
 
-// twoVersions is a definition of widgets in a group with the given versions, the first of which is stored; -v1 is one that is not served.
+// twoVersions returns a definition with the given versions. The first version is stored. The prefix
+// "-" marks a version as not served.
 func twoVersions(group, plural string, versions ...string) string {
 	kind := strings.ToUpper(plural[:1]) + strings.TrimSuffix(plural[1:], "s")
 	var list []string
@@ -37,7 +38,7 @@ func TestAPIServicesAreThoseOfTheServedVersions(t *testing.T) {
 			served = append(served, rows[0].Version+"."+rows[0].Group)
 		}
 	}
-	served = append(served, "v1.apiextensions.k8s.io") // whose types come with the definitions
+	served = append(served, "v1.apiextensions.k8s.io") // the definitions add its types
 	slices.Sort(served)
 	for _, gone := range []string{"v1beta1.batch", "v1beta1.policy", "v1beta3.flowcontrol.apiserver.k8s.io"} {
 		if slices.Contains(served, gone) {
@@ -96,7 +97,7 @@ func TestAPIServicesComeAndGoWithDefinitions(t *testing.T) {
 	apitest.WaitFor(t, "v1 to go", func() bool { return !has("v1." + group) })
 }
 
-// Of what is served from elsewhere, and of what users write, nothing is touched, also not at a restart.
+// The server must not modify APIServices that were created by users, even after a restart.
 func TestAPIServicesOfUsersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(t.TempDir()+"/data.db"))
@@ -114,7 +115,7 @@ func TestAPIServicesOfUsersAreLeftAlone(t *testing.T) {
 	if again.rev() != created.rev() {
 		t.Errorf("after the restart it is %s", again.body)
 	}
-	s.want(200, "GET", apiServices+"/v1.batch", "") // back with the start
+	s.want(200, "GET", apiServices+"/v1.batch", "") // restored at the start
 	local := s.want(200, "PATCH", apiServices+"/v1beta1.metrics.k8s.io", `{"spec":{"service":null,"insecureSkipTLSVerify":false}}`, "Content-Type: application/merge-patch+json")
 	if local.get("status.conditions.0.status").String() != "True" || local.get("status.conditions.#").Int() != 1 {
 		t.Errorf("without a Service: %s", local.get("status").Raw)
@@ -149,7 +150,7 @@ func TestAPIServicesAreValidated(t *testing.T) {
 	}
 }
 
-// Both descriptions of the API are of the definitions as they are when they are asked for.
+// Both versions of the OpenAPI document describe the current definitions.
 func TestOpenAPIFollowsDefinitions(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

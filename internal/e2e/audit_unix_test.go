@@ -14,7 +14,8 @@ import (
 	"apilet/internal/apitest"
 )
 
-// logrotate without copytruncate: rename, then SIGHUP, while clients ask on.
+// This simulates logrotate without copytruncate. The file is renamed while clients send requests,
+// and then the server receives SIGHUP.
 func TestSighupReopensTheAuditLog(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
@@ -65,7 +66,7 @@ func TestSighupReopensTheAuditLog(t *testing.T) {
 	}
 }
 
-// A terminal that is closed, or a logrotate where no audit log is.
+// A closed terminal sends SIGHUP. So does logrotate, even if there is no audit log.
 func TestSighupNeverEndsTheServer(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

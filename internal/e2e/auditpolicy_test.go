@@ -1,6 +1,7 @@
 package e2e
 
-// This file compares audit events with kube-apiserver's: the same requests under ten policies, recorded by testdata/record-audit.sh.
+// This file checks that the audit events for ten policies are identical to kube-apiserver's, which
+// were recorded by testdata/record-audit.sh.
 
 import (
 	"bytes"
@@ -32,7 +33,7 @@ import (
 
 var oracleAudit = flag.String("audit-log", "", "the audit log of -oracle, which has the policy of the one test that is run")
 
-// auditedRequest is one of testdata/audit/requests.txt.
+// auditedRequest is a request of testdata/audit/requests.txt.
 type auditedRequest struct {
 	id, who, method, path string
 	headers               []string
@@ -55,7 +56,7 @@ func auditedRequests(t *testing.T) (all []auditedRequest) {
 	return all
 }
 
-// send asks a server, which may be of either kind.
+// send sends the request to apilet or to kube-apiserver and returns the status code.
 func (r auditedRequest) send(t *testing.T, client *http.Client, url string, tokens map[string]string) int {
 	t.Helper()
 	method, body := r.method, []byte(r.body)
@@ -93,7 +94,8 @@ func (r auditedRequest) send(t *testing.T, client *http.Client, url string, toke
 	return resp.StatusCode
 }
 
-// ask sends all of them, and one whose event says that those before are written.
+// ask sends all requests. When the event of the last request appears in the log, all other events
+// have been written.
 func ask(t *testing.T, url string, tokens map[string]string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
@@ -116,7 +118,8 @@ var (
 	anyAddress  = regexp.MustCompile(`"serverAddress":"[^"]+"`)
 )
 
-// auditEvents are the events of a log by their request's id, with what differs from run to run made equal.
+// auditEvents returns all events in a log. The key is the ID of the request. Values that vary
+// between runs are replaced.
 func auditEvents(t *testing.T, log []byte) map[string][]any {
 	t.Helper()
 	events := map[string][]any{}
@@ -196,14 +199,14 @@ func unzipped(t *testing.T, path string) []byte {
 	return text
 }
 
-// recordAudit has a kube-apiserver asked, whose audit log is read.
+// recordAudit sends the requests to kube-apiserver and records the events of its audit log.
 func recordAudit(t *testing.T, path string) {
 	t.Helper()
 	if *oracleAudit == "" {
 		t.Skip("-update without -audit-log")
 	}
 	ask(t, *kubetest.OracleURL, map[string]string{"admin": *kubetest.OracleToken, "alice": "alice-token", "bob": "bob-token", "wrong": "wrong"})
-	time.Sleep(time.Second) // its log is its own
+	time.Sleep(time.Second) // the log is written asynchronously
 	text, err := json.Marshal(auditEvents(t, apitest.ReadFile(t, *oracleAudit)))
 	if err != nil {
 		t.Fatal(err)
@@ -217,8 +220,9 @@ func recordAudit(t *testing.T, path string) {
 	}
 }
 
-// answersDiffer are requests that the two servers answer in different ways, whatever is audited, by what differs: the parts of an event that tell of it
-// are not compared.
+// answersDiffer contains the requests for which the two servers return different responses,
+// regardless of the audit policy. The values describe the difference. The parts of an event that
+// depend on the response are not compared.
 var answersDiffer = map[string]string{
 	"GET /apis":                                 "versions in beta that are served here",
 	"GET /metrics/slis":                         "a page that is not here",
@@ -232,7 +236,7 @@ var answersDiffer = map[string]string{
 	"reviews":                                   "managedFields of what is never stored, and names of the server",
 }
 
-// hasAnotherAnswer tells whether a request is one of them.
+// hasAnotherAnswer reports whether the request is one of answersDiffer.
 func (r auditedRequest) hasAnotherAnswer() bool {
 	text := fmt.Sprintf("%s %s %s %s", r.method, r.path, strings.Join(r.headers, " "), r.body)
 	for part := range answersDiffer {
@@ -243,12 +247,13 @@ func (r auditedRequest) hasAnotherAnswer() bool {
 	return false
 }
 
-// hidesSecret tells whether an event keeps to itself how a Secret was refused, which kube-apiserver tells at level Metadata, too.
+// hidesSecret reports whether an event omits the reason for which a Secret was rejected.
+// kube-apiserver discloses it even at level Metadata.
 func hidesSecret(event any) bool {
 	return strings.Contains(short(event.(map[string]any)["responseStatus"]), "may quote a secret")
 }
 
-// withoutAnswer is what an event says of a request, but for what was answered.
+// withoutAnswer returns an event without the parts that depend on the response.
 func withoutAnswer(event any) any {
 	fields := maps.Clone(event.(map[string]any))
 	delete(fields, "responseObject")
@@ -260,10 +265,11 @@ func withoutAnswer(event any) any {
 func compareAudit(t *testing.T, got, want map[string][]any) {
 	t.Helper()
 	for _, r := range auditedRequests(t) {
-		if r.body == "{" && len(want[r.id]) < len(got[r.id]) { // a patch that is no JSON: kube-apiserver fails to write its event
+		// For a patch that is not JSON, kube-apiserver fails to write its event.
+		if r.body == "{" && len(want[r.id]) < len(got[r.id]) {
 			continue
 		}
-		if strings.Contains(r.path, "token=") { // which is written REDACTED here
+		if strings.Contains(r.path, "token=") { // apilet writes REDACTED instead of the token
 			continue
 		}
 		if len(got[r.id]) != len(want[r.id]) {
@@ -283,8 +289,9 @@ func compareAudit(t *testing.T, got, want map[string][]any) {
 	}
 }
 
-// sortByManager sorts each list of managedFields in a document by manager. Kubernetes orders the entries by their times, which are whole
-// seconds, before it looks at the managers, so the order depends on whether a second ended between two requests.
+// sortByManager sorts each list of managedFields in a document by manager. The server first sorts
+// the entries by time in seconds. Therefore, the order may change if a second passes between two
+// requests.
 func sortByManager(doc any) {
 	switch doc := doc.(type) {
 	case []any:
@@ -312,7 +319,7 @@ func short(v any) string {
 	return string(text[:min(len(text), 300)])
 }
 
-// differences lists what is unlike in two documents, by path.
+// differences compares two documents and returns a line for each difference.
 func differences(at string, got, want any) (all []string) {
 	if reflect.DeepEqual(got, want) {
 		return nil
@@ -346,7 +353,7 @@ func differences(at string, got, want any) (all []string) {
 	return []string{fmt.Sprintf("%s: %s, kube-apiserver has %s", at, short(got), short(want))}
 }
 
-// Events reach a webhook, and what cannot be sent is counted.
+// Audit events must be sent to the webhook. If this fails, the metric must be incremented.
 func TestAuditEventsReachAWebhook(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 1000)
@@ -373,7 +380,8 @@ func TestAuditEventsReachAWebhook(t *testing.T) {
 	})
 }
 
-// TestStrictAuditRefuses: what cannot be told is refused in kube-apiserver's words, in mode blocking-strict; in the other two it is answered.
+// TestStrictAuditRefuses checks that mode blocking-strict rejects a request whose event cannot be
+// written. The error must match kube-apiserver. The other two modes serve the request.
 func TestStrictAuditRefuses(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/dev/full"); err != nil {

@@ -1,6 +1,6 @@
 package e2e
 
-// These tests fetch backups from running servers: what is in them, and who may have them.
+// These tests make backups of running servers. They check their content and the necessary rights.
 
 import (
 	"context"
@@ -18,8 +18,8 @@ import (
 	"apilet/internal/store"
 )
 
-// A writer of a chain makes its objects one after the other, each when the one before it was acknowledged: whoever holds one and not the
-// one before has no state that ever was.
+// Each writer creates a chain of objects. It only creates the next object after the previous one
+// was acknowledged. If the backup contains an object, it must also contain its predecessor.
 func TestBackupIsOneRevisionBesideWriters(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(filepath.Join(t.TempDir(), "a.db")))
@@ -54,7 +54,7 @@ func TestBackupIsOneRevisionBesideWriters(t *testing.T) {
 	writers.Wait()
 }
 
-// checkChains starts a server on a backup, which is what restoring is.
+// checkChains restores a backup by starting a server with it.
 func checkChains(t *testing.T, path string, before [4]int64) {
 	t.Helper()
 	s := startTest(t, onFile(path))
@@ -79,7 +79,7 @@ func checkChains(t *testing.T, path string, before [4]int64) {
 	s.want(201, "POST", "/api/v1/namespaces/chains/configmaps", configMap("new"))
 }
 
-// tryCommand runs a command; its error is what it says on standard error.
+// tryCommand runs a command. If it fails, the error contains its standard error.
 func tryCommand(t testing.TB, args ...string) error {
 	t.Helper()
 	if r := runAs(t, "apilet", args...); r.code != 0 {
@@ -88,13 +88,14 @@ func tryCommand(t testing.TB, args ...string) error {
 	return nil
 }
 
-// tlsFiles are a file with a token, and one with the authority of a server of startTLS.
+// tlsFiles writes the token and the server's CA to files. The server must have been started by
+// startTLS.
 func tlsFiles(t *testing.T, s *testServer, token string) (tokenFile, caFile string) {
 	t.Helper()
 	return apitest.TempFile(t, "token", token+"\n"), apitest.TempFile(t, "ca.pem", string(s.servedAuthority()))
 }
 
-// backUpTLS makes a backup of a server of startTLS.
+// backUpTLS runs a backup of a server that was started by startTLS.
 func backUpTLS(t *testing.T, s *testServer, token, dest string) error {
 	t.Helper()
 	tokenFile, caFile := tlsFiles(t, s, token)
@@ -171,7 +172,7 @@ func TestBackupLeavesNothingBesideTheData(t *testing.T) {
 	}
 	s.halt()
 	os.MkdirAll(filepath.Join(dir, ".a.db.backup-123", "backup"), 0o700) // of a server that was killed
-	os.MkdirAll(filepath.Join(dir, ".b.db.backup-123", "backup"), 0o700) // of another's, who may be at it
+	os.MkdirAll(filepath.Join(dir, ".b.db.backup-123", "backup"), 0o700) // belongs to another server
 	s.start()
 	left, _ := os.ReadDir(dir)
 	if len(left) != 3 || left[2].Name() != "a.db-wal" || left[0].Name() != ".b.db.backup-123" || left[1].Name() != "a.db" {

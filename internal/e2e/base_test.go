@@ -1,6 +1,6 @@
 package e2e
 
-// These tests make prepared files of running servers, and start servers that begin with them.
+// These tests fork prepared files from running servers, and start servers with them.
 
 import (
 	"bytes"
@@ -17,7 +17,8 @@ import (
 	"apilet/internal/apitest"
 )
 
-// prepared is a data file with a namespace of ConfigMaps that was forked off a server.
+// prepared returns a data file that was forked from a server. Its namespace prepared has the given
+// ConfigMaps.
 func prepared(t *testing.T, names ...string) string {
 	t.Helper()
 	s := startTest(t)
@@ -103,7 +104,7 @@ func TestEnvtestBeginsWithAPreparedFileAndVersion(t *testing.T) {
 		t.Skip("files have no modes here")
 	}
 	path, dir := prepared(t, "a"), t.TempDir()
-	own := filepath.Join(dir, "apilet") // envtest's links lead to the program that made them
+	own := filepath.Join(dir, "apilet") // envtest's links refer to the program that created them
 	if err := os.Symlink(builtProgram(t), own); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ const (
 	ownAccount = inFresh + "serviceaccounts/default"
 )
 
-// startSecured starts a server with an authority of its own, and returns its client.
+// startSecured starts a server with a new CA. Requests use the administrator's certificate.
 func startSecured(t *testing.T, flags ...string) *testServer {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -31,13 +31,14 @@ func startSecured(t *testing.T, flags ...string) *testServer {
 	return s
 }
 
-// ownCA is the authority that a server has made.
+// ownCA returns the CA certificate that the server has created.
 func (s *testServer) ownCA() string {
 	s.t.Helper()
 	return string(apitest.ReadFile(s.t, filepath.Join(s.flag("cert-dir"), "ca.crt")))
 }
 
-// TestNamespaceHasItsFirstObjects as soon as its create is answered, whatever the request is.
+// TestNamespaceHasItsFirstObjects checks that the default objects exist as soon as the namespace is
+// created. It uses each kind of request that can create a namespace.
 func TestNamespaceHasItsFirstObjects(t *testing.T) {
 	t.Parallel()
 	for title, start := range map[string]func(*testing.T, ...string) *testServer{
@@ -76,7 +77,7 @@ func namesOf(items gjson.Result) (names []string) {
 	return names
 }
 
-// TestNamespacesWithoutDefaults: as with kube-apiserver alone, nothing is in a new namespace.
+// TestNamespacesWithoutDefaults checks that a flag disables the default objects of new namespaces.
 func TestNamespacesWithoutDefaults(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t, "--namespace-defaults=false")
@@ -88,7 +89,8 @@ func TestNamespacesWithoutDefaults(t *testing.T) {
 	}
 }
 
-// TestClientAuthoritiesArePublished for programs that ask clients for the same certificates, beside what others have put there.
+// TestClientAuthoritiesArePublished checks that the CAs of client certificates are published for
+// other servers, and that the other data of the ConfigMap is kept.
 func TestClientAuthoritiesArePublished(t *testing.T) {
 	t.Parallel()
 	const path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
@@ -112,7 +114,8 @@ func TestClientAuthoritiesArePublished(t *testing.T) {
 	apitest.Expect(t, a.get("metadata.labels.a"), "b")
 }
 
-// TestFirstObjectsComeBack after a deletion, and as they were after a change; what others add to their metadata stays.
+// TestFirstObjectsComeBack checks that the server restores default objects after a delete or a
+// change. It keeps metadata that clients have added.
 func TestFirstObjectsComeBack(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -137,7 +140,8 @@ func TestFirstObjectsComeBack(t *testing.T) {
 	apitest.Expect(t, s.want(200, "GET", ownRootCA, "").get("metadata.labels.a"), "b")
 }
 
-// TestFirstObjectsDoNotHoldTheirNamespace: they are not made again in one that is emptied.
+// TestFirstObjectsDoNotHoldTheirNamespace checks that the server does not restore default objects
+// in a terminating namespace.
 func TestFirstObjectsDoNotHoldTheirNamespace(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -152,7 +156,8 @@ func TestFirstObjectsDoNotHoldTheirNamespace(t *testing.T) {
 	s.want(404, "GET", ownRootCA, "")
 }
 
-// TestRefusedFirstObjectsAreTriedAgain: what a quota has no room for comes when there is room, and the others do not wait for it.
+// TestRefusedFirstObjectsAreTriedAgain checks that the server tries again if a quota rejects a
+// default object. Other objects must not wait for it.
 func TestRefusedFirstObjectsAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
@@ -160,7 +165,7 @@ func TestRefusedFirstObjectsAreTriedAgain(t *testing.T) {
 	quota := inFresh + "resourcequotas"
 	s.want(201, "POST", quota, `{"metadata":{"name":"none"},"spec":{"hard":{"count/configmaps":"1"}}}`)
 	s.want(200, "DELETE", ownRootCA, "")
-	for s.send("POST", inFresh+"configmaps", configMap("squatter")).code != 201 { // the server may be quicker
+	for s.send("POST", inFresh+"configmaps", configMap("squatter")).code != 201 { // the server may be faster
 		s.want(200, "DELETE", ownRootCA, "")
 	}
 	s.want(200, "DELETE", ownAccount, "")
@@ -172,10 +177,11 @@ func TestRefusedFirstObjectsAreTriedAgain(t *testing.T) {
 	apitest.WaitFor(t, "the authority is published", func() bool { return s.send("GET", ownRootCA, "").code == 200 })
 }
 
-// TestOlderNamespacesGetTheirFirstObjects: a file whose namespaces have none gets them at its next start.
+// TestOlderNamespacesGetTheirFirstObjects checks that existing namespaces without default objects
+// get them at the next start.
 func TestOlderNamespacesGetTheirFirstObjects(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, onSomeFile(t), "--namespace-defaults=false") // as an older server
+	s := startTest(t, onSomeFile(t), "--namespace-defaults=false") // like an older version
 	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"fresh"}}`)
 	s.want(404, "GET", ownAccount, "")
 	s.flags = append(s.flags, "--namespace-defaults=true")
@@ -194,13 +200,15 @@ func TestOlderNamespacesGetTheirFirstObjects(t *testing.T) {
 		return events
 	})
 	for i, ev := range events {
-		if i > 1 || !strings.HasSuffix(ev.Key, "/default/kubernetes") { // whose endpoints, in two forms, tell the new port
+		// The Endpoints and the EndpointSlice contain the new port.
+		if i > 1 || !strings.HasSuffix(ev.Key, "/default/kubernetes") {
 			t.Errorf("a start with nothing to do wrote %s", ev.Key)
 		}
 	}
 }
 
-// TestOwnEndpointsFollowTheListener: both forms have the address of the server that runs, after a restart the new one.
+// TestOwnEndpointsFollowTheListener checks that Endpoints and EndpointSlice have the address of the
+// running server, also after a restart.
 func TestOwnEndpointsFollowTheListener(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onSomeFile(t))

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestClusterIsFounded: a new server has what readers of a cluster look for, and what they change stays.
+// TestClusterIsFounded checks that the default objects of a cluster are created, and that the
+// server does not revert changes to them.
 func TestClusterIsFounded(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(t.TempDir()+"/apilet.db"))
@@ -31,7 +32,8 @@ func TestClusterIsFounded(t *testing.T) {
 	}
 }
 
-// TestClusterAddressIsTaken: a Service of the user's that has the first address keeps it, and the server starts.
+// TestClusterAddressIsTaken checks that the server starts if a user's Service has the first
+// address. The Service keeps it.
 func TestClusterAddressIsTaken(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(t.TempDir()+"/apilet.db"))
@@ -42,8 +44,9 @@ func TestClusterAddressIsTaken(t *testing.T) {
 	s.want(404, "GET", "/api/v1/namespaces/default/services/kubernetes", "")
 }
 
-// TestSecondFamilyComesAndGoes: a cluster is given a second family, has it taken away, and is started with a range that it has not got. The answers
-// are those of kube-apiserver 1.36, started so on one etcd; what users have made changes by their own requests alone.
+// TestSecondFamilyComesAndGoes adds a second IP family, removes it, and starts the server with a
+// range that the cluster does not have. The expected responses were observed on kube-apiserver 1.36
+// after the same restarts. The server must not modify objects that were created by users.
 func TestSecondFamilyComesAndGoes(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(t.TempDir()+"/apilet.db"), "--service-cluster-ip-range=10.96.0.0/16")
@@ -91,7 +94,7 @@ func TestSecondFamilyComesAndGoes(t *testing.T) {
 	s.want(200, "DELETE", services+"/both", "")
 	s.want(404, "GET", "/apis/networking.k8s.io/v1/ipaddresses/fd00:10::7", "")
 
-	with("10.97.0.0/16") // what is stored counts
+	with("10.97.0.0/16") // the stored range has precedence
 	s.want(201, "POST", services, `{"metadata":{"name":"new"},"spec":{"ports":[{"port":1}]}}`)
 	has(services+"/new", `"clusterIP":"10.96.`)
 }

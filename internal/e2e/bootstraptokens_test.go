@@ -1,6 +1,6 @@
 package e2e
 
-// What these tests expect of codes, messages and users was compared with a kube-apiserver.
+// The expected status codes, messages and users were verified with kube-apiserver.
 
 import (
 	"bytes"
@@ -35,12 +35,12 @@ const (
 	joinToken       = "Authorization: Bearer abcdef.0123456789abcdef"
 )
 
-// A joinable is a server that knows bootstrap tokens, asked by its administrator and by a stranger.
+// A joinable is a server that accepts bootstrap tokens. Its client is an administrator.
 type joinable struct {
 	*testServer
-	stranger *testServer // the same server, without a certificate
-	dir      string      // of its certificates
-	config   string      // the administrator's kubeconfig
+	stranger *testServer // the same server, but the client does not use a certificate
+	dir      string      // directory of its certificates
+	config   string      // path of the administrator's kubeconfig
 }
 
 func startJoinable(t *testing.T, flags ...string) *joinable {
@@ -49,7 +49,8 @@ func startJoinable(t *testing.T, flags ...string) *joinable {
 	j := &joinable{dir: filepath.Join(dir, "certs"), config: filepath.Join(dir, "config")}
 	j.testServer = startTest(t, append(flags, "--enable-bootstrap-token-auth", "--cert-dir="+j.dir, "--kubeconfig="+j.config)...)
 	admin, _ := kubetest.KubeconfigClient(t, j.config)
-	j.client = &http.Client{Transport: &http.Transport{TLSClientConfig: admin.Transport.(*http.Transport).TLSClientConfig}} // HTTP/1.1, as after a restart
+	// The client uses HTTP/1.1, as it does after a restart.
+	j.client = &http.Client{Transport: &http.Transport{TLSClientConfig: admin.Transport.(*http.Transport).TLSClientConfig}}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(j.authority())
 	unknown := *j.testServer
@@ -62,7 +63,7 @@ func startJoinable(t *testing.T, flags ...string) *joinable {
 
 func (j *joinable) authority() []byte { return apitest.ReadFile(j.t, filepath.Join(j.dir, "ca.crt")) }
 
-// published returns the only cluster of the kubeconfig in cluster-info.
+// published returns the only cluster in the kubeconfig of the ConfigMap cluster-info.
 func (j *joinable) published() (server string, authority []byte) {
 	j.t.Helper()
 	var config struct {
@@ -82,7 +83,7 @@ func (j *joinable) published() (server string, authority []byte) {
 	return config.Clusters[0].Cluster.Server, config.Clusters[0].Cluster.Authority
 }
 
-// createToken creates a Secret as an administrator does.
+// createToken creates the Secret of a token with kubectl, like an administrator.
 func (j *joinable) createToken(id string, values ...string) {
 	j.t.Helper()
 	args := []string{"create", "secret", "generic", "bootstrap-token-" + id, "--namespace=kube-system", "--type=bootstrap.kubernetes.io/token",
@@ -98,8 +99,9 @@ func (j *joinable) createToken(id string, values ...string) {
 	}
 }
 
-// TestNodesJoinWithABootstrapToken is TLS bootstrap: a node that knows nothing but a token finds the server's authority, requests a
-// certificate, and is a node with it. kube-controller-manager's part, the signature, is the test's.
+// TestNodesJoinWithABootstrapToken performs a TLS bootstrap. With only a token, a node gets the CA
+// of the server and requests a client certificate. The test signs the certificate in place of
+// kube-controller-manager.
 func TestNodesJoinWithABootstrapToken(t *testing.T) {
 	t.Parallel()
 	j := startJoinable(t)
@@ -165,7 +167,7 @@ func TestNodesJoinWithABootstrapToken(t *testing.T) {
 	}
 
 	j.want(200, "DELETE", systemSecrets+"/bootstrap-token-abcdef", "")
-	j.stranger.want(401, "GET", signingRequests+"/n1", "", joinToken) // the very next request
+	j.stranger.want(401, "GET", signingRequests+"/n1", "", joinToken) // takes effect for the next request
 }
 
 func TestBadBootstrapTokensAreUnauthorized(t *testing.T) {
@@ -221,7 +223,8 @@ func TestBootstrapTokensAreOffByDefault(t *testing.T) {
 	s.want(403, "GET", clusterInfoPath, "")
 }
 
-// TestStrangersReadClusterInfoOnly, and only as long as the administrator lets them.
+// TestStrangersReadClusterInfoOnly checks that anonymous users can read cluster-info if the
+// RoleBinding exists, and no other object.
 func TestStrangersReadClusterInfoOnly(t *testing.T) {
 	t.Parallel()
 	j := startJoinable(t, onSomeFile(t))

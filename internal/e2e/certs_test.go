@@ -22,7 +22,8 @@ import (
 	"apilet/internal/request"
 )
 
-// TestServerMakesItsOwnCertificates: each of the three wishes for TLS is met, and the kubeconfig has all that a client needs.
+// TestServerMakesItsOwnCertificates checks the three ways to enable TLS. The kubeconfig must be
+// sufficient for a client.
 func TestServerMakesItsOwnCertificates(t *testing.T) {
 	t.Parallel()
 	dir, tokens := t.TempDir(), apitest.TempFile(t, "tokens", "s3cret,bob,1\n")
@@ -63,7 +64,8 @@ func TestServerMakesItsOwnCertificates(t *testing.T) {
 	}
 }
 
-// TestPlainPortStaysPlain: nothing asks for TLS, so there is none, and no folder is made beside the data file and its log.
+// TestPlainPortStaysPlain checks that the server uses plain HTTP if no flag requires TLS. It must
+// not create a directory next to the data file and its log.
 func TestPlainPortStaysPlain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -76,8 +78,8 @@ func TestPlainPortStaysPlain(t *testing.T) {
 
 // ---- Files that change
 
-// mountedPair puts a certificate and key where Kubernetes' volumes do: DIR/tls.crt -> ..data/tls.crt, ..data -> VERSION. swap puts
-// another pair in their place as kubelet does, by renaming the link.
+// A mountedPair is a certificate and key in the layout of Kubernetes' volumes: DIR/tls.crt ->
+// ..data/tls.crt, ..data -> VERSION. Like the kubelet, swap replaces them by renaming the link.
 type mountedPair struct {
 	t    *testing.T
 	dir  string
@@ -109,7 +111,7 @@ func (m *mountedPair) swap(files map[string][]byte) {
 	}
 }
 
-// servedBy makes a new connection and returns the certificate that it shows.
+// servedBy opens a new connection and returns the server's certificate.
 func servedBy(t *testing.T, s *testServer) []byte {
 	t.Helper()
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), &tls.Config{InsecureSkipVerify: true})
@@ -120,10 +122,11 @@ func servedBy(t *testing.T, s *testServer) []byte {
 	return conn.ConnectionState().PeerCertificates[0].Raw
 }
 
-// TestServingCertificateIsReloaded: new handshakes show the new certificate, and a connection that is open goes on.
+// TestServingCertificateIsReloaded checks that new handshakes use the new certificate and that open
+// connections continue.
 func TestServingCertificateIsReloaded(t *testing.T) {
 	t.Parallel()
-	pair := func() (cert []byte, files map[string][]byte) { // what a folder of its own has made
+	pair := func() (cert []byte, files map[string][]byte) { // creates a certificate in its own directory
 		dir := t.TempDir()
 		f, _, err := openTestCerts(t, dir, "127.0.0.1")
 		if err != nil {
@@ -175,7 +178,7 @@ func TestServingCertificateIsReloaded(t *testing.T) {
 	apitest.WaitFor(t, "the repaired files to be in use", func() bool { return bytes.Equal(servedBy(t, s), again) })
 }
 
-// dialTLS opens one connection, for requestOver.
+// dialTLS opens a connection for requestOver.
 func (s *testServer) dialTLS() *tls.Conn {
 	s.t.Helper()
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), &tls.Config{InsecureSkipVerify: true})
@@ -198,7 +201,7 @@ func requestOver(t *testing.T, conn *tls.Conn) int {
 	return int(buf[9]-'0')*100 + int(buf[10]-'0')*10 + int(buf[11]-'0')
 }
 
-// certClient presents a certificate, on a new connection each time.
+// certClient returns a client that uses a certificate and opens a new connection for each request.
 func certClient(cert *x509.Certificate, ca apitest.CA) *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -247,7 +250,8 @@ func TestRemovedClientAuthorityIsRefused(t *testing.T) {
 	}
 }
 
-// TestRemovedTokenIsRefused as soon as the server looks at the file again: a token that is in it now is known, one that was is not.
+// TestRemovedTokenIsRefused checks that the server rereads the file with tokens. New tokens are
+// accepted, and removed ones are rejected.
 func TestRemovedTokenIsRefused(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)
@@ -273,7 +277,7 @@ func TestRemovedTokenIsRefused(t *testing.T) {
 	}
 }
 
-// openTestCerts opens a certificate folder for hosts, and returns what it has logged.
+// openTestCerts opens a directory with certificates for hosts. It also returns the log.
 func openTestCerts(t *testing.T, dir string, hosts ...string) (*certs.Folder, string, error) {
 	t.Helper()
 	log := &apitest.Log{}

@@ -1,6 +1,6 @@
 package e2e
 
-// These tests use the command line as people and shells do.
+// These tests use the command line like users and shells.
 
 import (
 	"flag"
@@ -53,7 +53,7 @@ func TestHelpShowsCommandsFirstAndEachItsOwnFlags(t *testing.T) {
 	}
 }
 
-// commandNames are those that the help lists.
+// commandNames returns the commands in the help text.
 func commandNames(t *testing.T, help string) (names []string) {
 	t.Helper()
 	_, list, _ := strings.Cut(help, "\nCommands:\n")
@@ -114,7 +114,7 @@ func TestCompletionKnowsCommandsAndTheirFlags(t *testing.T) {
 		}
 		path, err := exec.LookPath(shell)
 		if err != nil {
-			continue // this shell is not here to read it
+			continue // this shell is not installed
 		}
 		if out, err := exec.Command(path, "-n", apitest.TempFile(t, "script", script)).CombinedOutput(); err != nil {
 			t.Errorf("%s cannot read its script: %s", shell, out)

@@ -10,7 +10,8 @@ import (
 	"apilet/internal/apitest"
 )
 
-// controllersWork makes work for the controllers that apilet stands in for, and returns what has been done of it.
+// controllersWork creates work for the controllers that apilet replaces. The returned function
+// lists the completed tasks.
 func controllersWork(s *testServer) func() string {
 	s.namespace("left")
 	s.want(201, "POST", "/api/v1/namespaces/left/configmaps", `{"metadata":{"name":"orphan","ownerReferences":[
@@ -39,7 +40,8 @@ func controllersWork(s *testServer) func() string {
 	}
 }
 
-// With --controllers=false apilet leaves alone what kube-controller-manager does, and does what kube-apiserver does by itself.
+// With --controllers=false apilet omits the work of kube-controller-manager, but still performs
+// that of kube-apiserver.
 func TestControllersAreLeftToOthers(t *testing.T) {
 	t.Parallel()
 	const all = "collected emptied account token types"

@@ -1,6 +1,6 @@
 package e2e
 
-// This file replays conversations with kube-apiserver.
+// This file replays recorded conversations with kube-apiserver.
 
 import (
 	"bytes"
@@ -22,16 +22,24 @@ import (
 	"apilet/internal/apitest/kubetest"
 )
 
-// TestConversations replays testdata/conversations/*.txtar. A file is a row of "request" and "response" sections. A request is its
-// line, headers, an empty line and the body; a response the status, the headers that do not go without saying, and the body, indented.
-// What differs from run to run has names that are given in the order of appearance and may be used in later requests: rev1 is
-// the first resourceVersion seen, uid1 and token1 the first uid and continue token.
+// TestConversations replays testdata/conversations/*.txtar. A file is a sequence of "request" and
+// "response" sections. A request consists of the first line, the headers, an empty line and the
+// body. A response consists of the status code, the significant headers and the indented body.
+// Values that vary between runs are replaced by names, which later requests may use. rev1 is the
+// first resourceVersion in the file, uid1 is the first UID, and token1 the first continue token.
 //
-// The answers are kube-apiserver's own, recorded with -update -oracle URL -token TOKEN from an empty one of version 1.37. Those in
-// differences.txtar are apilet's: what it answers differently, and means to. A file's first lines may say with which flags both are started
-// ("plugins: A,B" is --enable-admission-plugins, "gates: A=true,B=true" --feature-gates, "authorization: RBAC" --authorization-mode, "services: CIDR,CIDR" --service-cluster-ip-range, by which the
-// addresses that the server has chosen get names, too: four1 and six1), and a section "configuration" may hold the
-// file of --admission-control-config-file. "managedFields: shown" keeps the managedFields of the answers.
+// The responses were recorded from a new kube-apiserver 1.37 with -update -oracle URL -token TOKEN.
+// The responses in differences.txtar are from apilet, which deliberately differs. The first lines
+// of a file can set flags for both servers:
+//
+//   - "plugins: A,B" is --enable-admission-plugins.
+//   - "gates: A=true,B=true" is --feature-gates.
+//   - "authorization: RBAC" is --authorization-mode.
+//   - "services: CIDR,CIDR" is --service-cluster-ip-range. It also gives names to the addresses that
+//     the server has chosen: four1 and six1.
+//   - "managedFields: shown" keeps the managedFields of the responses.
+//
+// A section "configuration" is the file of --admission-control-config-file.
 func TestConversations(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/conversations/*.txtar")
@@ -40,7 +48,7 @@ func TestConversations(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			if *kubetest.OracleURL == "" { // there is but one to record from
+			if *kubetest.OracleURL == "" { // there is only one server to record from
 				t.Parallel()
 			}
 			replayFile(t, file)
@@ -82,7 +90,7 @@ func replayFile(t *testing.T, file string) {
 	}
 }
 
-// interlocutor is who answers: a new server, or the kube-apiserver to record from.
+// interlocutor returns a new server, or the kube-apiserver to record from.
 func interlocutor(t *testing.T, file string, archive *txtar.Archive) *testServer {
 	if *kubetest.OracleURL == "" {
 		var flags []string
@@ -110,7 +118,7 @@ func interlocutor(t *testing.T, file string, archive *txtar.Archive) *testServer
 				flags = append(flags, "--admission-control-config-file="+apitest.TempFile(t, "admission.yaml", string(section.Data)))
 			}
 		}
-		if strings.Contains(file, "plugin-serviceaccount") { // recorded where nobody else makes accounts
+		if strings.Contains(file, "plugin-serviceaccount") { // recorded without a controller that creates accounts
 			flags = append(flags, "--disable-admission-plugins=", "--namespace-defaults=false")
 		}
 		return startTest(t, append(flags, "--enable-admission-plugins="+plugins)...)
@@ -122,14 +130,16 @@ func interlocutor(t *testing.T, file string, archive *txtar.Archive) *testServer
 	return &testServer{t: t, url: *kubetest.OracleURL, client: client, headers: []string{"Authorization: Bearer " + *kubetest.OracleToken}}
 }
 
-// A conversation remembers the names of volatile values.
+// A conversation remembers the names of varying values.
 type conversation struct {
 	s      *testServer
 	names  map[string]string // by value
 	values map[string]string // by name
 	counts map[string]int    // of names, by kind
-	asked  string            // all requests, where cluster IPs that they do not name have names; ""
-	owners bool              // keep managedFields
+	// asked has the text of all requests if cluster IPs that are not in it get names. Otherwise it
+	// is empty.
+	asked  string
+	owners bool // whether to keep managedFields
 }
 
 var (
@@ -144,13 +154,13 @@ var (
 	ownPort     = regexp.MustCompile(`("port": 443,\s+"targetPort": )\d+`)
 	tokenVolume = regexp.MustCompile(`kube-api-access-[bcdfghjklmnpqrstvwxz2456789]{5}`)
 	generated   = regexp.MustCompile(`gen-[bcdfghjklmnpqrstvwxz2456789]{5}`)
-	// the submatches are the first line, its indentation, and the entries
+	// The submatches are the first line, the indentation and the entries.
 	managedFieldsBlock = regexp.MustCompile(`(?s)(( +)"managedFields": \[\n)(.*?)\n +\]`)
 
 	ageCell = regexp.MustCompile(`"\d+m?s"`)
 )
 
-// exchange sends a request section and returns the response section.
+// exchange sends the request of a section and returns the text of the response section.
 func (talk *conversation) exchange(section string) string {
 	section = placeholder.ReplaceAllStringFunc(section, func(name string) string { return talk.values[name[2:len(name)-1]] })
 	head, body, _ := strings.Cut(section, "\n\n")
@@ -168,7 +178,7 @@ func (talk *conversation) exchange(section string) string {
 	return out + "\n" + talk.normal(a.body) + "\n"
 }
 
-// normal is a body with its volatile values replaced by their names.
+// normal returns a body with names in place of its varying values.
 func (talk *conversation) normal(body []byte) string {
 	var indented bytes.Buffer
 	text := strings.TrimSpace(string(body))
@@ -200,8 +210,9 @@ func (talk *conversation) normal(body []byte) string {
 	return ageCell.ReplaceAllString(text, `"AGE"`)
 }
 
-// sortManagedFields sorts the entries of managedFields in indented objects by their text. The server sorts them by time first, so
-// that the order of the answer depends on whether two requests were in the same second.
+// sortManagedFields sorts the entries of managedFields in indented objects by their text. The
+// server first sorts them by time in seconds. Therefore, the order may change if a second passes
+// between two requests.
 func sortManagedFields(text string) string {
 	return managedFieldsBlock.ReplaceAllStringFunc(text, func(block string) string {
 		m := managedFieldsBlock.FindStringSubmatch(block)
@@ -212,7 +223,8 @@ func sortManagedFields(text string) string {
 	})
 }
 
-// withoutManagedFields drops what field ownership adds to indented objects: it has tests of its own, and would drown everything else.
+// withoutManagedFields removes the managedFields of indented objects. Other tests check them, and
+// they would make the files hard to read.
 func withoutManagedFields(text string) string {
 	var out []string
 	end := ""
@@ -233,7 +245,8 @@ func withoutManagedFields(text string) string {
 	return strings.ReplaceAll(strings.Join(out, "\n"), "{\n  }", "{}")
 }
 
-// nameOfAddress is the name of an address that the server has chosen; of one that is asked for, or the same everywhere, it is the address.
+// nameOfAddress returns a name for an address that the server has chosen. It returns any other
+// address unchanged.
 func (talk *conversation) nameOfAddress(address string) string {
 	switch {
 	case strings.HasSuffix(address, ".0.0") || strings.HasSuffix(address, ".0.1") || strings.HasSuffix(address, "::1") || strings.Contains(talk.asked, address):
@@ -244,7 +257,7 @@ func (talk *conversation) nameOfAddress(address string) string {
 	return talk.nameOf("four", address)
 }
 
-// requestsOf are all requests of a file.
+// requestsOf returns the text of all requests in a file.
 func requestsOf(archive *txtar.Archive) (text string) {
 	for _, section := range archive.Files {
 		if section.Name == "request" {

@@ -1,8 +1,10 @@
 package e2e
 
-// Conversion webhooks. The stub is a hub and its spoke: v2 says extent and shade where v1 says size and color, and a mode that v1 keeps in
-// an annotation. Each way to be wrong is a path of the stub, and a type of its own. What is asked here was asked of a real kube-apiserver:
-// record it again with -oracle URL -token TOKEN -run TestConversionIsAsInKubeAPIServer.
+// This file tests conversion webhooks. The stub converts between v1 with the fields size and color,
+// and v2 with extent, shade and mode. In v1 the mode is an annotation. For each kind of wrong
+// response, the stub uses a separate path and a separate resource. The expected responses come from
+// a real kube-apiserver. Record them again with -oracle URL -token TOKEN -run
+// TestConversionIsAsInKubeAPIServer.
 
 import (
 	"bufio"
@@ -38,7 +40,7 @@ const conversionAnswers = "testdata/conversion/kube-apiserver-1.36.jsonl"
 
 // ---- The stub
 
-// convertWidget is what hub and spoke say of one object.
+// convertWidget converts an object to version to.
 func convertWidget(obj map[string]any, to string) map[string]any {
 	spec, _ := obj["spec"].(map[string]any)
 	meta, _ := obj["metadata"].(map[string]any)
@@ -83,14 +85,15 @@ func convertWidget(obj map[string]any, to string) map[string]any {
 	return obj
 }
 
-// A convertAnswer is a ConversionReview to be sent.
+// A convertAnswer is a ConversionReview with a response.
 type convertAnswer struct {
 	APIVersion string         `json:"apiVersion,omitempty"`
 	Kind       string         `json:"kind,omitempty"`
 	Response   map[string]any `json:"response,omitempty"`
 }
 
-// misbehaviours are the ways to be wrong, or odd, by the last part of the path. objects are converted already.
+// misbehaviours contains functions that return a wrong or unusual response. The last part of the
+// path selects the function. They receive the converted objects.
 var misbehaviours = map[string]func(a *convertAnswer, objects []any) []any{
 	"good":    func(_ *convertAnswer, objects []any) []any { return objects },
 	"v1beta1": func(_ *convertAnswer, objects []any) []any { return objects },
@@ -173,7 +176,7 @@ func withMeta(name string, value any) func(*convertAnswer, []any) []any {
 	}
 }
 
-// rawAnswers are those that are no ConversionReview at all.
+// rawAnswers contains the responses without a ConversionReview.
 var rawAnswers = map[string]func(w http.ResponseWriter){
 	"html": func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/html")
@@ -221,7 +224,8 @@ func writeConversion(w http.ResponseWriter, q gjson.Result, way func(*convertAns
 	_ = json.NewEncoder(w).Encode(&a)
 }
 
-// widgetDefinition is a definition whose objects are stored in a version, and converted by the stub.
+// widgetDefinition returns a definition whose objects are stored in version storage and converted
+// by the stub.
 func widgetDefinition(h *hookStub, way, storage string) string {
 	reviews := `["v1","v1beta1"]`
 	if way == "v1beta1" {
@@ -244,14 +248,14 @@ func widgetDefinition(h *hookStub, way, storage string) string {
 			`"count":{"type":"integer"}`))
 }
 
-// widgetBody is a body; parts are the members beside metadata.
+// widgetBody returns the JSON of a widget. parts are the members after metadata.
 func widgetBody(group, version, name, parts string) string {
 	return fmt.Sprintf(`{"apiVersion":"%s.example.com/%s","kind":"Widget","metadata":{"name":%q},%s}`, group, version, name, parts)
 }
 
-// ---- What kube-apiserver answers
+// ---- Responses of kube-apiserver
 
-// A conversionStep is a request and its recorded answer, without what differs from one time to the next.
+// A conversionStep is a request and the recorded response without variable values.
 type conversionStep struct {
 	Way, Method, Path string
 	Headers           []string `json:",omitempty"`
@@ -267,7 +271,7 @@ var (
 	conversionToken = regexp.MustCompile(`"continue":"[^"]+"`)
 )
 
-// timeless is an answer without what differs each time.
+// timeless replaces the variable values in a response.
 func timeless(body []byte) json.RawMessage {
 	var compact bytes.Buffer
 	if json.Compact(&compact, body) != nil {
@@ -281,7 +285,7 @@ func timeless(body []byte) json.RawMessage {
 	body = conversionRev.ReplaceAll(body, []byte(`"resourceVersion":"REV"`))
 	body = conversionToken.ReplaceAll(body, []byte(`"continue":"TOKEN"`))
 	var value any
-	if json.Unmarshal(body, &value) == nil { // members in one order, and entries, which come in that of their times
+	if json.Unmarshal(body, &value) == nil { // sort the members and the managedFields
 		sortEntries(value)
 		body, _ = json.Marshal(value)
 	}
@@ -298,7 +302,7 @@ func sortEntries(value any) {
 		for name, member := range value {
 			if entries, ok := member.([]any); ok && name == "managedFields" {
 				for _, entry := range entries {
-					delete(entry.(map[string]any), "time") // which kube-apiserver does not give to that of a scale
+					delete(entry.(map[string]any), "time") // not set by kube-apiserver in the entry for a scale
 				}
 				slices.SortFunc(entries, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 			}
@@ -307,7 +311,7 @@ func sortEntries(value any) {
 	}
 }
 
-// A conversionTalk asks one server, ours or a real one, and keeps the answers.
+// A conversionTalk sends requests to apilet or to a real kube-apiserver, and records the responses.
 type conversionTalk struct {
 	s     *testServer
 	hook  *hookStub
@@ -327,7 +331,7 @@ func (c *conversionTalk) ask(method, path, body string, headers ...string) answe
 	return a
 }
 
-// define makes the type, and waits where a server serves it later than it says so.
+// define creates the custom resource, and waits until kube-apiserver serves it.
 func (c *conversionTalk) define(storage string) {
 	c.s.want(201, "POST", definitionsPath, widgetDefinition(c.hook, c.way, storage))
 	for range 200 {
@@ -338,7 +342,7 @@ func (c *conversionTalk) define(storage string) {
 	}
 }
 
-// wrong asks what a wrong answer of the webhook brings: in reading, and before a write.
+// wrong tests the effects of a wrong response from the webhook on reads and on writes.
 func (c *conversionTalk) wrong() {
 	c.define("v2")
 	c.ask("POST", "WIDGETS2", strings.Replace(widgetBody(c.way, "v2", "a", `"spec":{"extent":{"value":1},"shade":"blue"}`), `"name":"a"`, `"name":"a","labels":{"l":"m"}`, 1))
@@ -351,7 +355,7 @@ func (c *conversionTalk) wrong() {
 	c.ask("GET", "WIDGETS2/a", "")
 }
 
-// right asks what all requests make of a webhook that does its work.
+// right sends all kinds of requests for a webhook that works.
 func (c *conversionTalk) right(storage string) {
 	c.define(storage)
 	g := c.way
@@ -414,7 +418,7 @@ func (c *conversionTalk) right(storage string) {
 	c.ask("GET", "WIDGETS1", "")
 }
 
-// converse holds the conversation of one way.
+// converse runs the conversation for the given kind of webhook.
 func converse(t *testing.T, s *testServer, h *hookStub, way string) []conversionStep {
 	c := &conversionTalk{s: s, hook: h, way: way}
 	switch way {
@@ -439,8 +443,9 @@ func allWays() (ways []string) {
 	return ways
 }
 
-// differsOnPurpose are ways whose answers are not kube-apiserver's: a redirect is not followed, and what a webhook brings of unknown
-// fields costs an object its managedFields there.
+// differsOnPurpose are the kinds for which apilet responds differently. It does not follow a
+// redirect. And if a webhook returns unknown fields, kube-apiserver drops the object's
+// managedFields.
 var differsOnPurpose = map[string]bool{"redirect": true, "zap": true}
 
 func TestConversionIsAsInKubeAPIServer(t *testing.T) {
@@ -506,9 +511,9 @@ func recordConversions(t *testing.T) {
 	}
 }
 
-// ---- Ours alone
+// ---- Tests of apilet alone
 
-// asks is how many objects each review since the last time had.
+// asks returns the number of objects in each review since the previous call.
 func (h *hookStub) asks() (sizes []int) {
 	for _, a := range h.take() {
 		sizes = append(sizes, int(a.review.Get("request.objects.#").Int()))
@@ -582,7 +587,8 @@ func TestWatchersShareConversions(t *testing.T) {
 	blue.want("ADDED a", "DELETED a")
 }
 
-// TestWatchersShareConversionsOverWritesOfTheDefinition: labels and status of a definition have nothing to do with how its objects are converted.
+// TestWatchersShareConversionsOverWritesOfTheDefinition checks that changes of a definition's
+// labels and status do not cause new conversions, because they do not affect the conversion.
 func TestWatchersShareConversionsOverWritesOfTheDefinition(t *testing.T) {
 	t.Parallel()
 	s, h := startTest(t), startConverter(t)
@@ -617,7 +623,8 @@ func TestWatchersShareConversionsOverWritesOfTheDefinition(t *testing.T) {
 	}
 }
 
-// TestStorageVersionMoves: objects stay in the version that they were written in, until they are written again.
+// TestStorageVersionMoves checks that an object is stored in the new version only when it is
+// written again.
 func TestStorageVersionMoves(t *testing.T) {
 	t.Parallel()
 	s, h := startTest(t, onSomeFile(t)), startConverter(t)
@@ -665,7 +672,8 @@ func TestStorageVersionMoves(t *testing.T) {
 	}
 }
 
-// TestServerNeedsNoConversion: what the server does by itself goes on where the webhook is gone.
+// TestServerNeedsNoConversion checks that the server's background work continues without the
+// webhook.
 func TestServerNeedsNoConversion(t *testing.T) {
 	t.Parallel()
 	s, h := startTest(t), startConverter(t)
@@ -698,7 +706,7 @@ func TestServerNeedsNoConversion(t *testing.T) {
 	})
 }
 
-// TestConversionIsBounded: in what is read of an answer, and in time.
+// TestConversionIsBounded checks the limits on the size of a response and on the time.
 func TestConversionIsBounded(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -728,7 +736,7 @@ func TestConversionIsBounded(t *testing.T) {
 			s.send("PATCH", v1+"/a"+query, `{"spec":{"size":1}}`, asMergePatch)} {
 			code, text := 500, "the response is longer than 16777216 bytes"
 			if way == "slow" {
-				code, text = 504, "" // the request's own end
+				code, text = 504, "" // the request's own timeout
 			}
 			if a.code != code || !strings.Contains(a.get("message").String(), text) {
 				t.Errorf("%s: %d %s", way, a.code, a.body)
@@ -741,7 +749,8 @@ func TestConversionIsBounded(t *testing.T) {
 	close(release)
 }
 
-// TestConversionByService: a webhook that is named as a Service's, asked for a certificate with that name.
+// TestConversionByService tests a webhook that is configured as a Service. Its certificate must
+// have the Service's name.
 func TestConversionByService(t *testing.T) {
 	t.Parallel()
 	authority, caFile := apitest.NewCA(t)
@@ -782,8 +791,9 @@ func TestConversionByService(t *testing.T) {
 	}
 }
 
-// TestScaleKeepsOwnersOfOtherVersions: a scale by one version, and what was applied in another one that needs no conversion. It is what
-// kube-apiserver keeps, also where the versions have their replicas in different places.
+// TestScaleKeepsOwnersOfOtherVersions applies an object in one version and updates the scale in
+// another version. The managedFields must be the same as in kube-apiserver, even if the path of the
+// replicas differs between the versions.
 func TestScaleKeepsOwnersOfOtherVersions(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -819,14 +829,14 @@ func TestScaleKeepsOwnersOfOtherVersions(t *testing.T) {
 	}
 }
 
-// sameOwners compares JSON but for white space.
+// sameOwners reports whether the JSON values are equal.
 func sameOwners(got, want string) bool {
 	var g, w any
 	return json.Unmarshal([]byte(got), &g) == nil && json.Unmarshal([]byte(want), &w) == nil && reflect.DeepEqual(g, w)
 }
 
-// BenchmarkConversion shows what conversion costs who does not use it: reads of custom resources with strategy None, with a webhook that is not
-// needed (they are asked for as they are stored), and through the webhook.
+// BenchmarkConversion measures reads of custom resources with strategy None, with a webhook that is
+// not needed because the objects are stored in the requested version, and through the webhook.
 func BenchmarkConversion(b *testing.B) {
 	s, h := startTest(b), startConverter(b)
 	defined := widgetDefinition(h, "good", "v2")
@@ -854,8 +864,9 @@ func BenchmarkConversion(b *testing.B) {
 	}
 }
 
-// TestThePastAsksNoWebhookThatTheServerDoesNot: objects of then are converted by what converts them now, and where nothing does they are told in the
-// version that they were stored in, and in no other.
+// TestThePastAsksNoWebhookThatTheServerDoesNot checks that old versions of objects are converted by
+// the webhook that is configured now. If there is no webhook, they can only be read in the version
+// that was stored.
 func TestThePastAsksNoWebhookThatTheServerDoesNot(t *testing.T) {
 	t.Parallel()
 	s, before, now := startTest(t), startConverter(t), startConverter(t)

@@ -1,7 +1,8 @@
 package e2e
 
-// This file sends requests whose cost might grow faster than their size, at n and at 4n. What a client, or an object that it stores, can
-// make long must cost no more than linear time and memory: four times the bytes cost about four times as much, never sixteen times.
+// This file sends requests with n and with 4n elements. The time and memory of a request must be
+// linear in its size and in the size of the stored object. If the size is four times larger, the
+// cost may be about four times higher, but not sixteen times.
 
 import (
 	"fmt"
@@ -16,7 +17,7 @@ import (
 	"apilet/internal/apitest"
 )
 
-// An attack is a request of a size. prepare is not measured; send is, and may be called again.
+// An attack is a request of variable size. Only send is measured, and it may be called repeatedly.
 type attack struct {
 	title   string
 	n       int
@@ -26,12 +27,12 @@ type attack struct {
 
 const fixedConfigMap = "/api/v1/namespaces/default/configmaps/cost"
 
-// listed is n numbered elements of a JSON list.
+// listed returns n numbered elements of a JSON list.
 func listed(n int, format string) string {
 	return strings.TrimPrefix(apitest.Numbered(n, ","+format), ",")
 }
 
-// posting is an attack that one body makes.
+// posting returns an attack that sends the given body.
 func posting(title string, n int, method, path, codes string, body func(n int) string, headers ...string) attack {
 	return attack{title: title, n: n, send: func(s *testServer, n int) {
 		if a := s.send(method, path, body(n), headers...); !strings.Contains(codes, fmt.Sprint(a.code)) {
@@ -40,7 +41,7 @@ func posting(title string, n int, method, path, codes string, body func(n int) s
 	}}
 }
 
-// selecting is an attack by the terms of a selector on one object with as many labels, and more.
+// selecting returns an attack that sends n selector terms for an object with 10*n labels.
 func selecting(title, parameter, format string) attack {
 	labelled := func(s *testServer, n int) {
 		s.send("DELETE", fixedConfigMap, "")
@@ -121,7 +122,7 @@ func attacks() []attack {
 	}
 }
 
-// costOf returns the memory that the server allocates for a request.
+// costOf returns the number of bytes that the server allocates for a request.
 func (a *attack) costOf(s *testServer, n int) (bytes float64) {
 	if a.prepare != nil {
 		a.prepare(s, n)
@@ -131,7 +132,8 @@ func (a *attack) costOf(s *testServer, n int) (bytes float64) {
 	return s.allocated() - before
 }
 
-// TestCostIsLinear counts the bytes that the server allocates. Each of the attacks took some seconds, or hundreds of megabytes, at 4n once.
+// TestCostIsLinear measures the bytes that the server allocates. In earlier versions, each of these
+// attacks used some seconds or hundreds of megabytes with 4n elements.
 func TestCostIsLinear(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -148,8 +150,9 @@ func TestCostIsLinear(t *testing.T) {
 
 // ---- Steps ----
 
-// TestStepsAreLinear counts the statements of apilet and of Kubernetes' packages that the server executes, so it also finds work that needs no
-// memory. The program that counts them takes minutes to build, so the test runs only in the long form:
+// TestStepsAreLinear counts the statements of apilet and of Kubernetes' packages that the server
+// executes, so it also detects work that allocates no memory. The test only runs in the long form,
+// because it takes minutes to build the program that counts:
 //
 //	APILET_LONG=1 go test -run TestStepsAreLinear -v ./internal/e2e
 func TestStepsAreLinear(t *testing.T) {
@@ -200,7 +203,8 @@ func buildCounting(t *testing.T) (path string) {
 	return path
 }
 
-// stepsOf returns the number of statements that a server executes from its start to its end, while serve sends it requests.
+// stepsOf returns the total number of statements that a server executes. It calls serve while the
+// server is running.
 func stepsOf(t *testing.T, program string, serve func(*testServer)) (steps int) {
 	t.Helper()
 	counters, profile := t.TempDir(), filepath.Join(t.TempDir(), "profile")
@@ -211,7 +215,7 @@ func stepsOf(t *testing.T, program string, serve func(*testServer)) (steps int) 
 	if out, err := exec.Command("go", "tool", "covdata", "textfmt", "-i="+counters, "-o="+profile).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for line := range strings.Lines(string(apitest.ReadFile(t, profile))) { // file:from,to statements times
+	for line := range strings.Lines(string(apitest.ReadFile(t, profile))) { // the format is FILE:FROM,TO STATEMENTS TIMES
 		var place string
 		var statements, times int
 		if n, _ := fmt.Sscan(line, &place, &statements, &times); n == 3 && times > 0 {
@@ -221,7 +225,7 @@ func stepsOf(t *testing.T, program string, serve func(*testServer)) (steps int) 
 	return steps
 }
 
-// BenchmarkGrowth prints by what a request's time and memory grow when its size doubles.
+// BenchmarkGrowth prints how much the time and memory of a request grow if its size is doubled.
 func BenchmarkGrowth(b *testing.B) {
 	s := startTest(b)
 	for _, a := range attacks() {
@@ -245,9 +249,9 @@ func BenchmarkGrowth(b *testing.B) {
 	}
 }
 
-// ---- What became quicker answers as before ----
+// ---- Optimized code gives the same results ----
 
-// TestNoPortIsLookedForInAFullRange: one Service asks for more than there are.
+// TestNoPortIsLookedForInAFullRange creates a Service with more ports than the range contains.
 func TestNoPortIsLookedForInAFullRange(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -20,7 +20,8 @@ import (
 	"apilet/internal/store/storetest"
 )
 
-// intruder is a definition of a cluster-scoped type in a group of Kubernetes' own; names are the inside of spec.names.
+// intruder returns the definition of a cluster-scoped type in the given group, which belongs to
+// Kubernetes. names are the members of spec.names.
 func intruder(t testing.TB, plural, group, names string) string {
 	t.Helper()
 	return kubetest.FromFlow(t, fmt.Sprintf(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: %s.%s, annotations:
@@ -29,7 +30,7 @@ func intruder(t testing.TB, plural, group, names string) string {
 		plural, group, group, plural, names))
 }
 
-// conditions are a definition's, like "NamesAccepted=False PluralConflict".
+// conditions returns a definition's conditions, like "NamesAccepted=False PluralConflict".
 func (s *testServer) conditions(name string) (line string) {
 	s.t.Helper()
 	for _, c := range s.want(200, "GET", definitionsPath+"/"+name, "").get("status.conditions").Array() {
@@ -38,7 +39,8 @@ func (s *testServer) conditions(name string) (line string) {
 	return line
 }
 
-// storedUnder counts live objects and their bytes below a prefix, in the file of a server that has ended.
+// storedUnder returns the number and size of the live objects below a prefix. The server must have
+// stopped.
 func (s *testServer) storedUnder(base string) string {
 	s.t.Helper()
 	return openTestStore(s.t, s.flag("data"), func(st *store.Store) string {
@@ -47,13 +49,13 @@ func (s *testServer) storedUnder(base string) string {
 	})
 }
 
-// TestDefinitionsShareNoKeysWithBuiltInTypes: each group and plural that is served is tried. kube-apiserver keeps such objects apart, and
-// serves none of them.
+// TestDefinitionsShareNoKeysWithBuiltInTypes tries every served group and plural. kube-apiserver
+// stores such objects under separate keys and does not serve them.
 func TestDefinitionsShareNoKeysWithBuiltInTypes(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onSomeFile(t), "--authorization-mode=RBAC")
 	s.want(201, "POST", "/apis/node.k8s.io/v1/runtimeclasses", `{"metadata":{"name":"mine"},"handler":"h"}`)
-	tried, bases := map[string]bool{}, map[string]bool{} // by name, and by the key of a type
+	tried, bases := map[string]bool{}, map[string]bool{} // by name of the definition and by key prefix of the type
 	before := s.revision()
 	for _, res := range testRows() {
 		name := res.Plural + "." + res.Group
@@ -86,7 +88,8 @@ func TestDefinitionsShareNoKeysWithBuiltInTypes(t *testing.T) {
 	}
 }
 
-// wantNoneTouched: since a revision no object of a type has gone but definitions, and none is called x, whatever the server itself writes of that type.
+// wantNoneTouched checks all events of a type after the given revision. There must not be any
+// deletes, except for definitions, or any object with the name x.
 func wantNoneTouched(t *testing.T, st *store.Store, base string, after int64) {
 	t.Helper()
 	events, _, err := st.Events(base, after, 1<<20, nil)
@@ -100,7 +103,8 @@ func wantNoneTouched(t *testing.T, st *store.Store, base string, after int64) {
 	}
 }
 
-// TestNamesOfBuiltInTypesAreTaken: beside the plural, which is the key, those that clients find types by.
+// TestNamesOfBuiltInTypesAreTaken checks the other names by which clients find a type. The plural
+// is a part of the key.
 func TestNamesOfBuiltInTypesAreTaken(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -109,7 +113,7 @@ func TestNamesOfBuiltInTypesAreTaken(t *testing.T) {
 		{"kind: Thing, shortNames: [netpol]", "NamesAccepted=False ShortNamesConflict"},
 		{"kind: Ingress, singular: thing, listKind: Things", "NamesAccepted=False KindConflict"},
 		{"kind: Thing, listKind: IngressList", "NamesAccepted=False ListKindConflict"},
-		{"kind: Deployment, shortNames: [po]", "NamesAccepted=True NoConflicts"}, // of other groups
+		{"kind: Deployment, shortNames: [po]", "NamesAccepted=True NoConflicts"}, // these names belong to other groups
 	} {
 		s.want(201, "POST", definitionsPath, intruder(t, "things", "networking.k8s.io", c.names))
 		if got := s.conditions("things.networking.k8s.io"); !strings.Contains(got, c.want) {
@@ -123,7 +127,7 @@ func TestNamesOfBuiltInTypesAreTaken(t *testing.T) {
 	}
 }
 
-// TestGroupsOfKubernetesAskForApproval: the answers are kube-apiserver 1.36's.
+// TestGroupsOfKubernetesAskForApproval checks that the responses match kube-apiserver 1.36.
 func TestGroupsOfKubernetesAskForApproval(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -145,7 +149,8 @@ func TestGroupsOfKubernetesAskForApproval(t *testing.T) {
 	}
 }
 
-// TestSharedDefinitionOfAnEarlierServerDeletesNothing: such a definition could be established once, and be on its way out.
+// TestSharedDefinitionOfAnEarlierServerDeletesNothing tests a definition that shares its keys with
+// a built-in type. Earlier versions could establish such definitions or start to delete them.
 func TestSharedDefinitionOfAnEarlierServerDeletesNothing(t *testing.T) {
 	for name, terminating := range map[string]bool{"in use": false, "on its way out": true} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +184,7 @@ func TestSharedDefinitionOfAnEarlierServerDeletesNothing(t *testing.T) {
 // asEarlierServersLeftIt stores a definition with all its names accepted.
 func (s *testServer) asEarlierServersLeftIt(name string, terminating bool) {
 	s.t.Helper()
-	s.halt() // so that no running server takes note
+	s.halt() // no running server should notice the change
 	reg := scheme.NewRegistry()
 	crd.NewDefinitions(nil, reg, nil, zerolog.Nop())
 	row, st := reg.Lookup(apiextensions.GroupName, "v1", "customresourcedefinitions"), storetest.Open(s.t, s.flag("data"))
@@ -210,14 +215,16 @@ func (s *testServer) asEarlierServersLeftIt(name string, terminating bool) {
 	}
 }
 
-// TestStatusCannotPointADefinitionAtOthersObjects: the accepted plural is the definition's own, or none.
+// TestStatusCannotPointADefinitionAtOthersObjects checks that the accepted plural is either empty
+// or the plural in the spec.
 func TestStatusCannotPointADefinitionAtOthersObjects(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
 	for _, body := range []string{
 		kubetest.SimpleDefinition(t, "Bar", "example.com", "{type: object}", ""),
 		strings.Replace(kubetest.SimpleDefinition(t, "Other", "example.com", "{type: object}", ""), `"kind":"Other"`, `"kind":"Other","shortNames":["foos"]`, 1),
-		kubetest.SimpleDefinition(t, "Foo", "example.com", "{type: object}", ""), // its plural is the short name of the one before
+		// Its plural conflicts with a short name of the previous definition.
+		kubetest.SimpleDefinition(t, "Foo", "example.com", "{type: object}", ""),
 	} {
 		s.want(201, "POST", definitionsPath, body)
 	}

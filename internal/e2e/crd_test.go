@@ -29,7 +29,7 @@ const (
 	asJSONPatch     = "Content-Type: application/json-patch+json"
 )
 
-// definitionFile is one of testdata/crds, as JSON.
+// definitionFile returns a definition of testdata/crds as JSON.
 func definitionFile(t testing.TB, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../testdata/crds/" + name + ".yaml")
@@ -43,7 +43,7 @@ func definitionFile(t testing.TB, name string) string {
 	return string(asJSON)
 }
 
-// define makes a definition.
+// define creates a definition.
 func (s *testServer) define(file string) {
 	s.t.Helper()
 	s.want(201, "POST", definitionsPath, definitionFile(s.t, file))
@@ -137,7 +137,7 @@ func TestDefinitionsWarnOfWhatTheyDoNotGet(t *testing.T) {
 	}
 }
 
-// TestObjectsAreJudged gives the spec of a gadget, and what comes of it: the stored spec, or a part of the refusal.
+// TestObjectsAreJudged maps the spec of a gadget to the stored spec or to a part of the error.
 func TestObjectsAreJudged(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -244,7 +244,8 @@ func TestTransitionRules(t *testing.T) {
 	s.want(200, "PATCH", gadgets+"/x", `{"spec":{"serial":"b2"}}`, asMergePatch)
 }
 
-// TestRatcheting tightens a schema: what was stored before may stay as long as it is not touched.
+// TestRatcheting tightens a schema. Existing values that violate it remain valid as long as they do
+// not change.
 func TestRatcheting(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -353,7 +354,7 @@ func TestVersionsShareObjects(t *testing.T) {
 	inV1 := strings.Replace(planets, "/v2/", "/v1/", 1)
 	s.want(201, "POST", inV1, `{"apiVersion":"example.com/v1","kind":"Planet","metadata":{"name":"p"},"moons":2,"local":"x","rings":"dropped"}`)
 	for path, want := range map[string]string{
-		planets: `example.com/v2 {"mass":7,"moons":2}`, // local is unknown in the storage version, mass has its default there
+		planets: `example.com/v2 {"mass":7,"moons":2}`, // the storage version does not have local, and has a default for mass
 		inV1:    `example.com/v1 {"mass":7,"moons":2}`,
 		strings.Replace(planets, "/v2/", "/v1beta1/", 1): `example.com/v1beta1 {"mass":7,"moons":2}`,
 	} {
@@ -374,7 +375,8 @@ func TestVersionsShareObjects(t *testing.T) {
 	}
 }
 
-// checkStatus would refuse the plain 404s of paths that lead nowhere, so these are asked with send.
+// Paths that lead nowhere get a plain 404, which checkStatus would reject. Therefore this test uses
+// send.
 func TestStrayPathsArePlain404s(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -405,7 +407,8 @@ func TestDeprecatedVersionsWarn(t *testing.T) {
 			t.Errorf("%s warns %s, want %s", version, got, want)
 		}
 	}
-	// A newer version that is not served, or deprecated itself, is nothing to use instead; of several the highest is.
+	// The suggested version must be served and not deprecated. If there are several, it is the
+	// highest.
 	for change, want := range map[string]string{
 		`[{"op":"replace","path":"/spec/versions/0/deprecated","value":true}]`:                                                                         "example.com/v1 Planet is deprecated",
 		`[{"op":"add","path":"/spec/versions/3/served","value":true}]`:                                                                                 "example.com/v1 Planet is deprecated; use example.com/v2 Planet",
@@ -506,7 +509,8 @@ func TestObjectsGoWithTheirDefinition(t *testing.T) {
 	}
 }
 
-// As in kube-apiserver: a watch ends with its definition, and when spec or names of that change; not with its metadata.
+// As in kube-apiserver, a watch must end if the definition is deleted or if its spec or its names
+// change. A change of its metadata must not end the watch.
 func TestWatchesEndWithTheirDefinition(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -596,7 +600,7 @@ func TestWritersMeetChangesOfTheDefinition(t *testing.T) {
 	}
 }
 
-// BenchmarkCreateCustom creates objects of a type with fifty fields, through HTTP.
+// BenchmarkCreateCustom creates objects of a type with fifty fields over HTTP.
 func BenchmarkCreateCustom(b *testing.B) {
 	s := startTest(b)
 	var schema, spec []string
@@ -612,7 +616,7 @@ func BenchmarkCreateCustom(b *testing.B) {
 	}
 }
 
-// BenchmarkIdleDefinition tells what a definition that nobody uses costs in memory.
+// BenchmarkIdleDefinition measures the memory of a definition that is not used.
 func BenchmarkIdleDefinition(b *testing.B) {
 	s := startTest(b)
 	body := definitionFile(b, "gadgets")
@@ -631,8 +635,8 @@ func BenchmarkIdleDefinition(b *testing.B) {
 	runtime.KeepAlive(s)
 }
 
-// realisticDefinition is as large as those of the Gateway API: tens of KB of schema with descriptions, patterns, defaults, lists that are maps
-// and CEL rules, in two versions, with status and columns.
+// realisticDefinition returns a definition as large as those of the Gateway API. The schema uses
+// all features that are common in practice, such as patterns, defaults and CEL rules.
 func realisticDefinition(n int) string {
 	lore := strings.Repeat("Describes at length what this field is for and which values implementations support. ", 3)
 	field := func(i int) string {
@@ -659,7 +663,8 @@ func realisticDefinition(n int) string {
 		fmt.Sprintf(version, "v1", true, schema) + "," + fmt.Sprintf(version, "v1beta1", false, schema) + `]}}`
 }
 
-// BenchmarkCustomDefinitions starts a server on a file with 500 definitions: what each costs in memory, and how long the start takes.
+// BenchmarkCustomDefinitions starts a server with 500 definitions. It measures the memory of each
+// definition and the time of the start.
 func BenchmarkCustomDefinitions(b *testing.B) {
 	const definitions = 500
 	path, bare := filepath.Join(b.TempDir(), "a.db"), filepath.Join(b.TempDir(), "bare.db")
@@ -672,8 +677,8 @@ func BenchmarkCustomDefinitions(b *testing.B) {
 		begin := time.Now()
 		s := startTest(b, onFile(path))
 		ready = time.Since(begin)
-		s.want(200, "GET", "/apis", "") // discovery, as clients begin
-		time.Sleep(time.Second)         // what the start leaves behind is given back
+		s.want(200, "GET", "/apis", "") // clients begin with discovery
+		time.Sleep(time.Second)         // the server releases the memory of the start
 		memory = apitest.AnonymousMemory(s.process.Process.Pid)
 		s.halt()
 		return memory, ready, s.process.ProcessState.UserTime() + s.process.ProcessState.SystemTime()

@@ -13,7 +13,7 @@ import (
 	"apilet/internal/apitest"
 )
 
-// limitFiles sets another process's limit of open files.
+// limitFiles sets the limit of open files of another process.
 func limitFiles(t *testing.T, pid int, n uint64) {
 	t.Helper()
 	limit := syscall.Rlimit{Cur: n, Max: n}
@@ -23,8 +23,9 @@ func limitFiles(t *testing.T, pid int, n uint64) {
 	}
 }
 
-// TestNoDescriptorsLeft takes all files that a server may open: connected clients are served, the server waits longer after each failed accept
-// instead of spinning, and once there are files again, the other clients are served, too.
+// TestNoDescriptorsLeft uses up all files that the server may open. Connected clients must still be
+// served. After each failed accept the server must wait longer, without spinning. Once there are
+// free descriptors, the other clients must be served.
 func TestNoDescriptorsLeft(t *testing.T) {
 	s := startTest(t, onSomeFile(t))
 	pid := s.process.Process.Pid
@@ -36,7 +37,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	for i := range crowd {
 		crowd[i] = s.dial()
 		defer crowd[i].Close()
-		fmt.Fprint(crowd[i], "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") // after which a connection may rest for minutes
+		fmt.Fprint(crowd[i], "GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") // a connection may be idle for minutes after this
 	}
 	full := func() bool {
 		open, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))

@@ -1,8 +1,9 @@
 package e2e
 
-// This file holds on to connections: thousands that are idle, bodies that trickle or never come, watchers and lists that nobody reads,
-// HTTP/2 streams that are reset as soon as they are made. What one client can have for nothing may not cost the server much, and the
-// others are served meanwhile.
+// This file tests many open connections. There are thousands of idle connections, slow or
+// incomplete bodies, lists and watches without a reader, and HTTP/2 streams that are reset
+// immediately. A cheap request must not be expensive for the server, and other clients must still
+// be served.
 
 import (
 	"bufio"
@@ -21,10 +22,12 @@ import (
 	"apilet/internal/apitest"
 )
 
-// collectOften lets the server collect garbage often, so that heldMemory need not wait long.
+// collectOften makes the server run the garbage collector more often, because heldMemory waits for
+// it.
 const collectOften = "GOGC=50"
 
-// heldMemory returns the bytes of the server's heap and stacks after a collection of garbage. Its own requests bring the collection about.
+// heldMemory returns the bytes of the server's heap and stacks after a garbage collection. Its own
+// requests cause the collection.
 func (s *testServer) heldMemory() int64 {
 	s.t.Helper()
 	collections := func() float64 { return s.wantMetric("go_gc_duration_seconds_count") }
@@ -33,7 +36,7 @@ func (s *testServer) heldMemory() int64 {
 	return s.usedMemory()
 }
 
-// usedMemory returns the bytes of the server's heap and stacks, with garbage.
+// usedMemory returns the bytes of the server's heap and stacks, including garbage.
 func (s *testServer) usedMemory() int64 {
 	s.t.Helper()
 	return int64(s.wantMetric("go_memstats_heap_alloc_bytes") + s.wantMetric("go_memstats_stack_inuse_bytes"))
@@ -45,7 +48,7 @@ func (s *testServer) goroutines() int {
 	return int(s.wantMetric("go_goroutines"))
 }
 
-// wantMetric is metricValue for a series that exists.
+// wantMetric is like metricValue, but fails the test if the series does not exist.
 func (s *testServer) wantMetric(series string) float64 {
 	s.t.Helper()
 	value := metricValue(s, series)
@@ -55,8 +58,8 @@ func (s *testServer) wantMetric(series string) float64 {
 	return value
 }
 
-// expectMemory waits until the server holds at most limit bytes more than before. Memory that requests need only until they are
-// blocked is freed meanwhile.
+// expectMemory waits until the memory of the server has not grown by more than limit bytes.
+// Requests free some memory once they are blocked.
 func (s *testServer) expectMemory(before, limit int64) {
 	s.t.Helper()
 	var grown int64
@@ -67,7 +70,8 @@ func (s *testServer) expectMemory(before, limit int64) {
 	s.t.Logf("held: %d KiB more", grown>>10)
 }
 
-// crowd opens connections, sends the same on each, and closes them at the test's end.
+// crowd opens n connections and sends the same request on each. It closes them at the end of the
+// test.
 func (s *testServer) crowd(n int, request string) []net.Conn {
 	s.t.Helper()
 	conns := make([]net.Conn, n)
@@ -83,7 +87,7 @@ func (s *testServer) crowd(n int, request string) []net.Conn {
 	return conns
 }
 
-// readHead reads an answer's head and leaves its body.
+// readHead reads a response's header, but not its body.
 func readHead(t *testing.T, conn net.Conn) *http.Response {
 	t.Helper()
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -110,7 +114,8 @@ func TestIdleConnectionsCostLittle(t *testing.T) {
 	s.expectMemory(before, int64(n)*40<<10)
 }
 
-// TestPromisedBodiesCostLittle: the length of a body is a claim, and no reason to make room.
+// TestPromisedBodiesCostLittle checks that the server does not allocate memory for the length that
+// a request announces.
 func TestPromisedBodiesCostLittle(t *testing.T) {
 	t.Parallel()
 	const n = 300
@@ -126,21 +131,22 @@ func TestPromisedBodiesCostLittle(t *testing.T) {
 
 const trickling = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: 127.0.0.1\r\nImpersonate-User: bob\r\nContent-Length: 999\r\n\r\n{"
 
-// TestTricklingBodiesHoldNoSeats: a user whose bodies trickle has more requests than the server has seats, and still none of them is
-// taken from another.
+// TestTricklingBodiesHoldNoSeats sends more slow bodies than the server has seats. Another request
+// of the same user must still be served.
 func TestTricklingBodiesHoldNoSeats(t *testing.T) {
-	t.Parallel() // with what else waits
+	t.Parallel()
 	s := startTest(t, "--max-requests-inflight=4", "--max-mutating-requests-inflight=4")
 	s.trickle(s.crowd(40, trickling))
 	apitest.WaitFor(t, "the requests to begin", func() bool {
 		return metricValue(s, `apiserver_current_inflight_requests{request_kind="mutating"}`) >= 40
 	})
 	if a := s.send("GET", "/api/v1/namespaces/default/configmaps", "", "Impersonate-User: bob"); a.code != 200 {
-		t.Errorf("beside 40 bodies that trickle, a request gets %d", a.code) // 429, were their seats not lent
+		// It would get a 429 if the slow requests kept their seats.
+		t.Errorf("beside 40 bodies that trickle, a request gets %d", a.code)
 	}
 }
 
-// TestTricklingBodiesEnd with the time that a request has.
+// TestTricklingBodiesEnd checks that such requests end at the request timeout.
 func TestTricklingBodiesEnd(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--request-timeout=3s")
@@ -153,14 +159,14 @@ func TestTricklingBodiesEnd(t *testing.T) {
 	}
 }
 
-// trickle sends a byte on each connection now and then, until the test ends.
+// trickle sends a byte on each connection at intervals until the test ends.
 func (s *testServer) trickle(conns []net.Conn) {
 	done := make(chan struct{})
 	s.t.Cleanup(func() { close(done) })
 	go func() {
 		for {
 			for _, conn := range conns {
-				_, _ = conn.Write([]byte(" ")) // it may have ended
+				_, _ = conn.Write([]byte(" ")) // the connection may already be closed
 			}
 			select {
 			case <-done:
@@ -199,11 +205,12 @@ func TestWatchStorm(t *testing.T) {
 
 // ---- HTTP/2 ----
 
-// A h2Conn speaks HTTP/2 as no library does: it sends frames and takes no notice of the answers.
+// An h2Conn sends individual HTTP/2 frames and ignores the responses. Libraries do not support
+// this.
 type h2Conn struct {
 	net.Conn
 	batch []byte
-	next  uint32 // stream
+	next  uint32 // number of the next stream
 	token string
 }
 
@@ -215,11 +222,11 @@ const (
 func dialH2(t *testing.T, s *testServer) *h2Conn {
 	t.Helper()
 	c := dialDeafH2(t, s)
-	go io.Copy(io.Discard, c.Conn) // until it is closed
+	go io.Copy(io.Discard, c.Conn)
 	return c
 }
 
-// dialDeafH2 is dialH2 without reading anything from the network.
+// dialDeafH2 is like dialH2, but never reads from the connection.
 func dialDeafH2(t *testing.T, s *testServer) *h2Conn {
 	t.Helper()
 	config := s.client.Transport.(*http.Transport).TLSClientConfig.Clone()
@@ -240,7 +247,8 @@ func (c *h2Conn) frame(kind, flags byte, stream uint32, payload []byte) {
 	c.batch = append(binary.BigEndian.AppendUint32(c.batch, stream), payload...)
 }
 
-// get begins a request on a new stream. The head is in HPACK's plainest form: two indexed fields, then literals under indexed names.
+// get sends a request on a new stream. The header uses the simplest form of HPACK: two indexed
+// fields, then literals with indexed names.
 func (c *h2Conn) get(path string, flags byte) (stream uint32) {
 	head := []byte{0x82, 0x87}
 	for _, field := range []struct{ name, value string }{{"\x04", path}, {"\x01", "127.0.0.1"}, {"\x0f\x08", "Bearer " + c.token}} {
@@ -257,7 +265,8 @@ func (c *h2Conn) send() error {
 	return err
 }
 
-// TestStreamsThatAreReset makes streams and resets them at once, as fast as the network takes them.
+// TestStreamsThatAreReset opens streams and resets them immediately, as fast as the network
+// permits.
 func TestStreamsThatAreReset(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t, collectOften)
@@ -267,7 +276,7 @@ func TestStreamsThatAreReset(t *testing.T) {
 	most, sent, streams := 0, 0, 2*apitest.Rounds(10_000)
 	for sent < streams {
 		c := dialH2(t, s)
-		for err := error(nil); err == nil && sent < streams; sent += 100 { // the server hangs up on those that go too far
+		for err := error(nil); err == nil && sent < streams; sent += 100 { // the server closes the connection if it exceeds a limit
 			for range 100 {
 				stream := c.get("/api/v1/configmaps?watch=1", h2EndStream|h2EndHeaders)
 				c.frame(h2Reset, 0, stream, []byte{0, 0, 0, 8})
@@ -286,7 +295,8 @@ func TestStreamsThatAreReset(t *testing.T) {
 	})
 }
 
-// TestEndlessHTTP2: a head that never ends, and pings without a pause, end with the connection, or harm nobody.
+// TestEndlessHTTP2 sends an endless header, and pings without a pause. The server must close the
+// connection or remain unaffected.
 func TestEndlessHTTP2(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t, collectOften)
@@ -311,7 +321,8 @@ func TestEndlessHTTP2(t *testing.T) {
 	s.expectMemory(before, 8<<20)
 }
 
-// TestStreamsThatNobodyReads: many streams of one HTTP/2 connection are as many requests, and a connection that is stuck ends.
+// TestStreamsThatNobodyReads checks that each HTTP/2 stream is counted as a separate request. If a
+// connection is blocked, the server must close it.
 func TestStreamsThatNobodyReads(t *testing.T) {
 	t.Parallel()
 	const n, size = 40, 2 << 20
@@ -323,9 +334,9 @@ func TestStreamsThatNobodyReads(t *testing.T) {
 			"kind":"ClusterRole","name":"cluster-admin"},"subjects":[{"kind":"Group","apiGroup":"rbac.authorization.k8s.io","name":"system:authenticated"}]}`)
 		before := s.heldMemory()
 		c := dialDeafH2(t, s)
-		if !deaf { // it reads, but makes no room for more
-			go io.Copy(io.Discard, c.Conn) // until it is closed
-		} else { // it makes room for everything, and does not read
+		if !deaf { // the client reads, but does not extend the flow-control window
+			go io.Copy(io.Discard, c.Conn)
+		} else { // the client opens the window, but does not read
 			c.frame(h2Settings, 0, 0, []byte{0, 4, 0x7f, 0xff, 0xff, 0xff})
 			c.frame(h2WindowUpdate, 0, 0, []byte{0x7f, 0xff, 0, 0})
 		}
@@ -351,15 +362,17 @@ func TestStreamsThatNobodyReads(t *testing.T) {
 	}
 }
 
-// storeLarge makes a PodTemplate with so many bytes of text, more than one request may send. The server is stopped and started for it.
+// storeLarge creates a PodTemplate with size bytes of text, which may be more than a request can
+// have. It restarts the server.
 func (s *testServer) storeLarge(name string, size int) {
 	s.t.Helper()
 	s.want(201, "POST", "/api/v1/namespaces/default/podtemplates", `{"metadata":{"name":"`+name+`"},"template":{"spec":{"containers":[{"name":"c","image":"i"}]}}}`)
 	s.spoil("//podtemplates/default/"+name, `"image":"i"`, `"image":"`+strings.Repeat("i", size)+`"`)
 }
 
-// seatsHeld returns how many requests have seats, and how many have been given seats or were rejected so far. Exempt requests are not counted.
-// On a busy machine some wait in a queue until they are rejected.
+// seatsHeld returns the number of requests with seats, and the number of requests that were started
+// or rejected so far. It does not count exempt requests. On a busy machine some requests wait in a
+// queue until they are rejected.
 func (s *testServer) seatsHeld() (executing, decided float64) {
 	s.t.Helper()
 	for line := range s.scrape() {
@@ -377,7 +390,7 @@ func (s *testServer) seatsHeld() (executing, decided float64) {
 	return executing, decided
 }
 
-// metricSum adds the series of /metrics that begin with prefix.
+// metricSum returns the sum of the series of /metrics that begin with prefix.
 func metricSum(s *testServer, prefix string) (sum float64) {
 	for line := range s.scrape() {
 		if strings.HasPrefix(line, prefix) {

@@ -1,7 +1,8 @@
 package e2e
 
-// These tests damage the file under a server that has it open. What lies on damaged pages is refused by name; everything else goes on being
-// read and written, nothing is shown that is not so, and nothing ends or waits for ever.
+// These tests damage the data file of a running server. Requests for objects on damaged pages get
+// an error that names them. All other objects can still be read and written. The server never
+// returns wrong data, and no request ends or hangs for this reason.
 //
 //	APILET_DAMAGES=10000 go test -run TestRefusedFilesAreLeftAsTheyAre -v ./internal/e2e # the long version, with counts
 
@@ -23,16 +24,17 @@ import (
 
 const livePage = 4096
 
-// ---- Under a server
+// ---- With a running server
 
-// A client whose object lies on a damaged page is told so; everybody else is served.
+// A request for an object on a damaged page must return an error. All other requests must succeed.
 func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a file in use cannot be written")
 	}
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")
-	s := startTest(t, onFile(path), "--controllers=false") // of whose writes one could come between a page's reading and its end
+	// A write of a controller could come between the reading and the writing of a page.
+	s := startTest(t, onFile(path), "--controllers=false")
 	maps := s.namespace("broken")
 	for i := range 30 {
 		s.want(201, "POST", maps, configMap(fmt.Sprintf("m%02d", i), "pad", strings.Repeat("x", 900)))
@@ -80,7 +82,8 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	if n := strings.Count(s.log.String(), `"message":"the data file is damaged"`); n < 1 || n != int(metricValue(s, "apilet_store_damaged_places")) {
 		t.Errorf("%d lines in the log:\n%s", n, s.log.String())
 	}
-	// Killed: the log has what was written since the checkpoint, before the damage and after it, and the next start makes the pages anew.
+	// After a kill, the log still contains all writes since the checkpoint, including the writes
+	// before the damage. The next start rewrites the pages.
 	killed, _ := os.ReadFile(path)
 	log, _ := os.ReadFile(path + "-wal")
 	left := storetest.WriteFile(t, killed)
@@ -99,7 +102,7 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	s.want(200, "GET", maps+"/after", "")
 	s.want(200, "DELETE", maps+"/m10", "")
 	s.want(404, "GET", maps+"/m10", "")
-	s.want(200, "DELETE", maps, "") // what else lies there
+	s.want(200, "DELETE", maps, "") // the other objects on the page
 	s.want(200, "GET", maps, "")
 	copied := storetest.WriteFile(t, s.want(200, "GET", "/debug/backup", "").body)
 	if err := tryCommand(t, "check", "--data", copied); err != nil {
@@ -107,7 +110,8 @@ func TestDamageIsToldAndTheRestIsServed(t *testing.T) {
 	}
 }
 
-// A dependent that is damaged while its owner waits for it holds that back until it is deleted, whatever its finalizers say.
+// If a dependent is damaged while its owner's foreground deletion waits for it, the owner remains
+// until the dependent is deleted. The dependent's finalizers do not matter.
 func TestDamagedDependentHoldsNobodyBack(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a file in use cannot be written")
@@ -136,12 +140,12 @@ func TestDamagedDependentHoldsNobodyBack(t *testing.T) {
 	}
 }
 
-// A server that does not start on a damaged file leaves every byte of it as it was.
+// A server that cannot start with a damaged file does not change the file.
 func TestRefusedFilesAreLeftAsTheyAre(t *testing.T) {
 	t.Parallel()
 	for _, clean := range []bool{true, false} {
 		path := filepath.Join(t.TempDir(), "a.db")
-		s := startTest(t, onFile(path), "--controllers=false") // nobody writes while the file is copied
+		s := startTest(t, onFile(path), "--controllers=false") // there should be no writes while the file is copied
 		s.want(201, "POST", s.namespace("x"), configMap("m", "pad", strings.Repeat("x", 9000)))
 		copied, _ := os.ReadFile(path)
 		s.halt()

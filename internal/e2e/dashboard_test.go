@@ -13,7 +13,8 @@ import (
 	"apilet/internal/request"
 )
 
-// The files are for anybody, what the server has to say is not: not for roles with wildcards that were written before there was a page.
+// The files of the page are public, but access to its data must be granted explicitly. A role with
+// wildcards is not sufficient.
 func TestDashboardIsForWhoeverMayGetIt(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)
@@ -37,7 +38,8 @@ func TestDashboardIsForWhoeverMayGetIt(t *testing.T) {
 	apitest.WaitFor(t, "bob's right", func() bool { return s.send("GET", dashboard.DataPath, "", bob).code == 200 })
 }
 
-// A browser at the server's URL is redirected to the page that the log names, also without credentials. Other clients get the list of paths.
+// A browser at the server's URL is redirected to the page that the log names, also without
+// credentials. Other clients get the list of paths.
 func TestBrowsersFindTheDashboard(t *testing.T) {
 	t.Parallel()
 	plain := startTest(t)

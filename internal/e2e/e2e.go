@@ -1,14 +1,17 @@
-// Package e2e tests the built program through its doors: HTTP, the command line, signals, and the files it leaves behind. Nothing imports it, and
-// its tests see of a server what a client, a user at a shell, or the next process on the same file sees.
+// Package e2e tests the built program from outside, by HTTP, the command line, signals, and the
+// files that it writes. No package imports it. Its tests use the program like a client, like a user
+// of a shell, or like the next process with the same file.
 //
 //	s := startTest(t, "--authorization-mode=RBAC")          // a process on a free loopback port
-//	s.want(201, "POST", "/api/v1/namespaces", `{...}`)      // a request whose status is known
-//	s.halt()                                                // SIGTERM, and it has to end well
+//	s.want(201, "POST", "/api/v1/namespaces", `{...}`)      // a request with an expected status
+//	s.halt()                                                // SIGTERM, and it must exit cleanly
 //
-// The program is built once in a run of the tests, when the first of them wants it: with the race detector where the tests have it, and counting
-// coverage where GOCOVERDIR is set; APILET_PROGRAM names another instead. A server is there after some ten milliseconds, so each test has one of its
-// own. Every test also fails if its server logged a panic, or found a race.
+// The program is built when the first test needs it. The program has the race detector if the tests
+// have it, and counts coverage if GOCOVERDIR is set. APILET_PROGRAM names another program. Each
+// test uses a separate server, because a server starts in about ten milliseconds. A test also fails
+// if its server logged a panic or detected a race.
 //
-// Tests that look inside a server (at its scheduler, its clock, a store that fails) are at the top level, in process. Rules that need no
-// server, such as Kubernetes' rules for single types, are tested in the package that has them.
+// Tests of a server's internals, such as the scheduler, the clock or a failing store, are at the
+// top level and run in process. Other rules, such as the validation of single types, are tested in
+// their own packages.
 package e2e

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// emptiesDefinition has a map of every kind that an apply can empty.
+// emptiesDefinition contains all kinds of maps that can become empty.
 const emptiesDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"es.f.example"},"spec":{"group":"f.example",
 	"scope":"Namespaced","names":{"plural":"es","singular":"e","kind":"E"},"versions":[{"name":"v1","served":true,"storage":true,
 	"schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{
@@ -21,8 +21,9 @@ const emptiesDefinition = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"Custo
 	"list":{"type":"array","items":{"type":"string"}},
 	"defaulted":{"type":"object","default":{"x":"d"},"properties":{"x":{"type":"string"}}}}}}}}}]}}`
 
-// TestApplyKeepsEmptyObjects applies one configuration after another. A manager's name comes before each,
-// and "create" stands for a POST. The results are those of kube-apiserver 1.36.0.
+// TestApplyKeepsEmptyObjects applies one configuration after another. Each step starts with the
+// name of the manager, or with "create" for a POST request. The results are those of kube-apiserver
+// 1.36.0.
 func TestApplyKeepsEmptyObjects(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -41,14 +42,14 @@ func TestApplyKeepsEmptyObjects(t *testing.T) {
 			`{"defaulted":{"x":"d"},"items":[{"name":"a","o":{"x":"1"},"port":80},{"name":"b","o":{},"port":80}]}`, `f:items.k:{"name":"b","port":80}.f:o`},
 		{`m {"defaulted":{"x":"1"}}; m {"defaulted":{}}`, `{"defaulted":{}}`, "f:defaulted"},
 		{`m {"list":["a"]}; m {"list":[]}`, `{"defaulted":{"x":"d"},"list":[]}`, "f:list"},
-		// An object that another manager gave as {} stays when the last field in it goes.
+		// An object that another manager set to {} remains when its last field is removed.
 		{`create {"n":{},"list":["a"]}; m {"n":{"x":"1"}}; m {"list":["a"]}`, `{"defaulted":{"x":"d"},"list":["a"],"n":{}}`, "f:n"},
 		{`o {"n":{},"list":["a"]}; m {"n":{"x":"1"}}; m {"list":["a"]}`, `{"defaulted":{"x":"d"},"list":["a"],"n":{}}`, "f:n"},
 		{`o {"objects":{"k":{}}}; m {"objects":{"k":{"x":"1"}}}; m {"list":["a"]}`, `{"defaulted":{"x":"d"},"list":["a"],"objects":{"k":{}}}`, "f:objects.f:k"},
-		// A field that no manager names any more goes.
+		// A field without managers is removed.
 		{`m {"n":{"x":"1"},"list":["a"]}; m {"n":{},"list":["a"]}; m {"list":["a"]}`, `{"defaulted":{"x":"d"},"list":["a"]}`, ""},
 		{`m {"n":{"x":"1"}}; m {}`, `{"defaulted":{"x":"d"}}`, ""},
-		// A null that the schema allows is kept.
+		// If the schema allows a null, it must be kept.
 		{`m {"nullable":null}`, `{"defaulted":{"x":"d"},"nullable":null}`, "f:nullable"},
 		{`m {"defaulted":null}`, `{"defaulted":{"x":"d"}}`, "f:defaulted"},
 	} {
@@ -68,7 +69,8 @@ func TestApplyKeepsEmptyObjects(t *testing.T) {
 			t.Errorf("%s: no manager owns %s: %s", c.steps, c.owned, last.get("metadata.managedFields").Raw)
 		}
 	}
-	// managedFields would name a null that is dropped, so a null that the schema does not allow is refused.
+	// If the schema does not allow a null, the request must be rejected. Otherwise, managedFields
+	// could contain a field that was dropped.
 	for i, steps := range []string{
 		`m {"n":null}`, `m {"labels":null}`, `m {"list":null}`, `m {"items":null}`, `m {"items":[{"name":"a","o":null}]}`, `m {"atomic":{"x":"1"}}; m {"atomic":null}`,
 		`m {"n":{"x":"1"}}; m {"n":null}`, `m {"items":[{"name":"a"}]}; m {"items":null}`,
@@ -109,7 +111,8 @@ func (a answer) owns(field string) bool {
 	return field == ""
 }
 
-// TestApplyKeepsEmptyObjectsOfBuiltInTypes covers Go types, which know an empty object but no null.
+// TestApplyKeepsEmptyObjectsOfBuiltInTypes tests Go types, which can have empty objects, but no
+// null.
 func TestApplyKeepsEmptyObjectsOfBuiltInTypes(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

@@ -12,7 +12,7 @@ import (
 	"apilet/internal/apitest"
 )
 
-// encryptionFile writes a file about encryption at rest: resources, and their providers as in YAML.
+// encryptionFile writes a configuration of encryption at rest. resources and providers are YAML.
 func encryptionFile(t *testing.T, path, resources string, providers ...string) {
 	t.Helper()
 	text := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: " + resources + "\n  providers:\n  - " +
@@ -26,7 +26,7 @@ func secretbox(name string, of byte) string {
 	return fmt.Sprintf("secretbox: {keys: [{name: %s, secret: %s}]}", name, base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{of}, 32)))
 }
 
-// leaks are the files of a folder, and of those below, in which one of some texts stands.
+// leaks returns the files in a directory tree in which any of the texts is found.
 func leaks(t *testing.T, dir string, texts ...string) (found []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
@@ -47,8 +47,9 @@ func leaks(t *testing.T, dir string, texts ...string) (found []string) {
 	return found
 }
 
-// TestAThiefLearnsNothingOfWhatIsEncrypted: what was planted in a Secret, whole or in part, is in no file of a server's, whatever the server, a kill or
-// a command has done to them. Without the flag it is in them, so that the test looks in the right places.
+// TestAThiefLearnsNothingOfWhatIsEncrypted checks that no file contains the text of a Secret, after
+// any request, kill or command. If encryption is disabled, the files must contain it. This verifies
+// the test itself.
 func TestAThiefLearnsNothingOfWhatIsEncrypted(t *testing.T) {
 	t.Parallel()
 	const value, member = "planted-value-7Kq", "planted-member-9Xw"
@@ -94,7 +95,7 @@ func TestAThiefLearnsNothingOfWhatIsEncrypted(t *testing.T) {
 		look("a backup was fetched, and all is deleted")
 		s.compactNow(s.revision())
 		s.halt()
-		if on { // else the free pages have it
+		if on { // otherwise the free pages contain it
 			look("compacted")
 		}
 		s.runCommands(on, keys, dir)
@@ -102,7 +103,7 @@ func TestAThiefLearnsNothingOfWhatIsEncrypted(t *testing.T) {
 	}
 }
 
-// runCommands runs the commands that work on a server's files.
+// runCommands runs all commands that access the files of a server.
 func (s *testServer) runCommands(on bool, keys, dir string) {
 	s.t.Helper()
 	data := "--data=" + filepath.Join(dir, "data.db")
@@ -121,8 +122,10 @@ func (s *testServer) runCommands(on bool, keys, dir string) {
 	}
 }
 
-// TestKeysComeAndGo: without its key an object is an error that names it, for reads, writes and deletes, and nothing takes it away; others are served.
-// The key brings it back. What lies under an older key is written anew by a write that changes nothing.
+// TestKeysComeAndGo checks that an object cannot be read, written or deleted if its key is missing.
+// The errors must contain its name. Other objects must still be served. With the key it is
+// available again. If the object was encrypted with an old key, a write without changes must
+// encrypt it with the current one.
 func TestKeysComeAndGo(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("ETCD_SERVERS") != "" {

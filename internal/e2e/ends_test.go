@@ -1,6 +1,6 @@
 package e2e
 
-// This file ends servers, by a signal and at once, and looks for what was acknowledged.
+// This file stops and kills servers, and looks for the acknowledged writes.
 
 import (
 	"bufio"
@@ -13,7 +13,8 @@ import (
 	"apilet/internal/apitest"
 )
 
-// TestStopLetsRequestsEnd stops a server while a body is half sent: that request ends well, /readyz fails, and nobody else gets in.
+// TestStopLetsRequestsEnd stops a server while it receives a request body. The server must close
+// its listener, but this request must still succeed.
 func TestStopLetsRequestsEnd(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onSomeFile(t))
@@ -37,8 +38,8 @@ func TestStopLetsRequestsEnd(t *testing.T) {
 	s.want(200, "GET", "/api/v1/namespaces/default/configmaps/late", "")
 }
 
-// TestKilledServerKeepsWhatItAcknowledged kills a server (-9) in the middle of writes, a few times over one file, and looks for every
-// object whose create was answered with 201.
+// TestKilledServerKeepsWhatItAcknowledged kills a server several times during writes and checks
+// that every acknowledged object exists.
 func TestKilledServerKeepsWhatItAcknowledged(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")
@@ -54,7 +55,8 @@ func TestKilledServerKeepsWhatItAcknowledged(t *testing.T) {
 	}
 }
 
-// writeUntilKilled has four clients write, and kills the server once twenty writes are acknowledged and others are under way.
+// writeUntilKilled runs four writing clients. It kills the server after twenty acknowledged writes,
+// while others are in progress.
 func writeUntilKilled(s *testServer, round int, acked map[string]int64) {
 	enough := len(acked) + 20
 	var mu sync.Mutex // guards acked

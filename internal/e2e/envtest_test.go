@@ -17,7 +17,7 @@ import (
 	"apilet/internal/scheme"
 )
 
-// ownFlags are those of the command that serves.
+// ownFlags returns the flags of the command that serves.
 func ownFlags() *flag.FlagSet {
 	var o options.Options
 	set := flag.NewFlagSet("apilet", flag.ContinueOnError)
@@ -88,7 +88,8 @@ func TestUnknownAPIServerArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// TestCalledAsAPIServer asks what tools ask before they start it: envtest looks in the help for a flag that went with 1.24.
+// TestCalledAsAPIServer checks --help, --version and unknown flags. envtest uses the help text to
+// detect whether a flag exists.
 func TestCalledAsAPIServer(t *testing.T) {
 	help := runAs(t, "kube-apiserver", "--help")
 	if help.code != 0 || help.errs != "" {
@@ -123,7 +124,7 @@ func FuzzAPIServerArguments(f *testing.F) {
 	})
 }
 
-// TestEtcdSaysItsVersion in the words that scripts cut out of etcd's.
+// TestEtcdSaysItsVersion checks that the output has the format of etcd, because scripts parse it.
 func TestEtcdSaysItsVersion(t *testing.T) {
 	t.Parallel()
 	for _, flag := range []string{"--version", "-version"} {
@@ -133,7 +134,8 @@ func TestEtcdSaysItsVersion(t *testing.T) {
 	}
 }
 
-// TestEnvtestAssetsAreMade: the links lead to this program, a second call replaces them, and the line is one for a shell.
+// TestEnvtestAssetsAreMade checks that the links refer to this program, that a second run replaces
+// them, and that the output is valid shell code.
 func TestEnvtestAssetsAreMade(t *testing.T) {
 	own := builtProgram(t)
 	tools := t.TempDir()
@@ -152,7 +154,7 @@ func TestEnvtestAssetsAreMade(t *testing.T) {
 			}
 		}
 	}
-	for _, link := range []string{"etcd", "kubectl"} { // now somebody's own
+	for _, link := range []string{"etcd", "kubectl"} { // now they are the user's own files
 		if err := errors.Join(os.Remove(filepath.Join(dir, link)), os.WriteFile(filepath.Join(dir, link), []byte("mine"), 0o755)); err != nil {
 			t.Fatal(err)
 		}

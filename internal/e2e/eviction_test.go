@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// An evictionTest is a server with a budget that allows nothing, and the pods of it.
+// An evictionTest is a server with a PodDisruptionBudget that does not allow any disruption.
 type evictionTest struct {
 	*testServer
 }
@@ -30,7 +30,7 @@ func (s *evictionTest) allow(n int) {
 	s.want(200, "PATCH", testBudget+"/b/status", fmt.Sprintf(`{"status":{"disruptionsAllowed":%d,"observedGeneration":1,"desiredHealthy":3}}`, n), mergePatch)
 }
 
-// pod makes one that its finalizer keeps, so that one sees what becomes of it.
+// pod creates a pod with a finalizer, so that the test can read it after its eviction.
 func (s *evictionTest) pod(name, status string) answer {
 	s.t.Helper()
 	s.want(201, "POST", testPods, `{"metadata":{"name":"`+name+`","labels":{"a":"b"},"finalizers":["example.com/x"]},"spec":{"nodeName":"n","containers":[{"name":"c","image":"i"}]}}`)
@@ -42,14 +42,15 @@ func (s *evictionTest) evict(name, options string) answer {
 	return s.send("POST", testPods+"/"+name+"/eviction", `{"metadata":{"name":"`+name+`"},"deleteOptions":{`+options+`}}`)
 }
 
-// reason is what the pod's status says of its end.
+// reason returns the pod's condition DisruptionTarget as a line.
 func (s *evictionTest) reason(name string) string {
 	s.t.Helper()
 	c := s.want(200, "GET", testPods+"/"+name, "").get(`status.conditions.#(type="DisruptionTarget")`)
 	return strings.TrimSpace(c.Get("status").String() + " " + c.Get("reason").String() + " " + c.Get("message").String())
 }
 
-// TestEvictionTellsWhyAPodGoes, and tells it nobody when the pod stays. The condition comes before the deletion, and is nobody's field.
+// TestEvictionTellsWhyAPodGoes checks that the server sets a condition on a pod only if it is
+// evicted. The condition must be set before the deletion and must not have a field manager.
 func TestEvictionTellsWhyAPodGoes(t *testing.T) {
 	t.Parallel()
 	s := startEvictions(t)
@@ -77,7 +78,8 @@ func TestEvictionTellsWhyAPodGoes(t *testing.T) {
 	}
 }
 
-// TestWhichPodsAskTheirBudget: those that serve, or may serve again.
+// TestWhichPodsAskTheirBudget checks that the budget only applies to pods that are running or may
+// be running.
 func TestWhichPodsAskTheirBudget(t *testing.T) {
 	t.Parallel()
 	s := startEvictions(t)
@@ -107,8 +109,8 @@ func TestWhichPodsAskTheirBudget(t *testing.T) {
 	}
 }
 
-// TestBudgetWithTooManyUnconfirmedEvictions covers a budget whose disruption controller does not keep
-// up. The answer is kube-apiserver's.
+// TestBudgetWithTooManyUnconfirmedEvictions tests an eviction if the disruption controller is too
+// slow. The response must match kube-apiserver.
 func TestBudgetWithTooManyUnconfirmedEvictions(t *testing.T) {
 	t.Parallel()
 	s := startEvictions(t)

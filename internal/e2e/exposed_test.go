@@ -11,7 +11,8 @@ import (
 
 const couldRead = "others could read this file"
 
-// TestDataFileIsForTheServerAlone: and of the files of flags those are named that everybody may read.
+// TestDataFileIsForTheServerAlone checks the mode of the data file. The log must name the files of
+// flags that all users can read.
 func TestDataFileIsForTheServerAlone(t *testing.T) {
 	t.Parallel()
 	apitest.NeedsModes(t)

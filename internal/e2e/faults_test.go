@@ -1,6 +1,6 @@
 package e2e
 
-// These tests take the data file away from a server, and give it others.
+// These tests remove the data file of a server, and start servers with other files.
 
 import (
 	"bytes"
@@ -19,7 +19,8 @@ import (
 
 // ---- Lost files
 
-// A client is told what has happened to the file, the probes too, and nothing is answered 201 that would be gone at exit.
+// Clients and health checks get an error that describes the lost file. No write is acknowledged
+// that would be lost when the server stops.
 func TestClientsAreToldOfALostFile(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
@@ -46,9 +47,10 @@ func TestClientsAreToldOfALostFile(t *testing.T) {
 	s.want(201, "POST", maps, configMap("refused"))
 }
 
-// ---- Files of others
+// ---- Foreign files
 
-// What is not ours, or of a format that this version does not know, is refused by name and left as it is.
+// If a file belongs to another program, or has an unknown format, the error names it. The file does
+// not change.
 func TestForeignFilesAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	withFormat := func(format int64) []byte {

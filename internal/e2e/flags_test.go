@@ -1,7 +1,8 @@
 package e2e
 
-// This file compares the table in docs/compatibility.md with the flags. The table contains each
-// flag of kube-apiserver once, and in its first part if apilet has a flag of the same name.
+// This file compares the table in docs/compatibility.md with the flags. Each flag of kube-apiserver
+// must be in the table exactly once. It must be in the first part if apilet has a flag with the
+// same name.
 
 import (
 	"regexp"

@@ -1,7 +1,8 @@
 package e2e
 
-// This file floods a server with HTTP/2 frames. Each flood has a bounded number of frames. Counts decide, not times: how many requests ran at once,
-// how many goroutines and bytes were left, and that another client was served meanwhile.
+// This file sends floods of HTTP/2 frames to a server. Each flood has a limited number of frames.
+// To be independent of timing, the tests check the number of concurrent requests, the number of
+// goroutines and the memory afterwards. Other clients must be served at the same time.
 
 import (
 	"encoding/binary"
@@ -13,7 +14,7 @@ import (
 
 const h2Data, h2Priority, h2Unknown = 0, 2, 77
 
-// TestHTTP2Floods: the server hangs up, or serves others.
+// TestHTTP2Floods checks that the server closes the connection or still serves other clients.
 func TestHTTP2Floods(t *testing.T) {
 	t.Parallel()
 	const batch = 100
@@ -22,9 +23,9 @@ func TestHTTP2Floods(t *testing.T) {
 	number := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 	for _, flood := range []struct {
 		title string
-		deaf  bool          // answers are not read
-		begin func(*h2Conn) // once for each connection
-		next  func(*h2Conn) // one or two frames
+		deaf  bool          // whether the client does not read responses
+		begin func(*h2Conn) // called once per connection
+		next  func(*h2Conn) // sends one or two frames
 	}{
 		{"streams that a window update of nothing makes the server reset", false, nil, func(c *h2Conn) { c.frame(h2WindowUpdate, 0, watch(c), number(0)) }},
 		{"streams that a window beyond its limit makes the server reset", false, nil, func(c *h2Conn) { c.frame(h2WindowUpdate, 0, watch(c), number(1<<31-1)) }},
@@ -41,7 +42,7 @@ func TestHTTP2Floods(t *testing.T) {
 		{"pings whose answers nobody reads", true, nil, func(c *h2Conn) { c.frame(h2Ping, 0, 0, make([]byte, 8)) }},
 		{"unknown frames", false, nil, func(c *h2Conn) { c.frame(h2Unknown, 0xff, 1, make([]byte, 100)) }},
 		{"heads that name one large field 4,000 times", false, func(c *h2Conn) {
-			// A literal with incremental indexing: it is field 62 from here on.
+			// A literal with incremental indexing becomes field 62.
 			c.frame(h2Headers, h2EndStream|h2EndHeaders, 1, []byte("\x82\x87\x84\x41\x09127.0.0.1\x40\x01x\x7f\xa1\x1e"+strings.Repeat("x", 4000)))
 			c.next = 3
 		}, func(c *h2Conn) {

@@ -1,7 +1,8 @@
 package e2e
 
-// These tests run servers on a small file system of their own, which fills up and which becomes read-only. It is a tmpfs in a mount
-// namespace of a child's own, for which nobody needs to be root where unprivileged user namespaces are allowed.
+// These tests run servers on a small file system that becomes full or read-only. It is a tmpfs in
+// the mount namespace of a child process. If unprivileged user namespaces are allowed, this does
+// not require root.
 
 import (
 	"crypto/sha256"
@@ -42,7 +43,8 @@ func runOnTmpfs(t *testing.T, what string) {
 	}
 }
 
-// TestTmpfsChild is no test but what the others run in a namespace of its own.
+// TestTmpfsChild is not a test. It is run by the other tests, in a child process with separate
+// namespaces.
 func TestTmpfsChild(t *testing.T) {
 	dir := os.Getenv("APILET_TMPFS_DIR")
 	if dir == "" {
@@ -58,7 +60,7 @@ func TestTmpfsChild(t *testing.T) {
 	}
 }
 
-// remount changes the file system under everybody's feet.
+// remount changes the mounted file system while the server uses it.
 func remount(t *testing.T, dir string, flags uintptr, options string) {
 	t.Helper()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT|flags, options); err != nil {
@@ -66,10 +68,12 @@ func remount(t *testing.T, dir string, flags uintptr, options string) {
 	}
 }
 
-// fillTheDisk writes until a server takes nothing but deletes, makes room with these, fills the disk to the last byte, tries everything that there
-// is to try then, makes room, and looks whether anything is lost. A server that ends the process ends the test.
+// fillTheDisk writes until the server only accepts deletes, and frees space with deletes. Then it
+// fills the disk to the last byte, tries all operations that need space, frees space again, and
+// checks that no object is lost. The test ends if the server exits.
 func fillTheDisk(t *testing.T, dir string) {
-	f := &fullDisk{testServer: startTest(t, onFile(filepath.Join(dir, "a.db")), "--quota-backend-bytes=-1", "--compaction-interval=24h"), // who is short of room does not wait for it
+	// If there is not enough space, the server does not wait for the compaction interval.
+	f := &fullDisk{testServer: startTest(t, onFile(filepath.Join(dir, "a.db")), "--quota-backend-bytes=-1", "--compaction-interval=24h"),
 		dir: dir, dest: filepath.Join(dir, "copy.db")}
 	f.maps = f.namespace("full")
 	f.want(201, "POST", f.maps, `{"metadata":{"name":"held","finalizers":["example.com/hold"]}}`)
@@ -78,14 +82,15 @@ func fillTheDisk(t *testing.T, dir string) {
 	f.fill(10)
 	f.reserved()
 	f.deletes()
-	if begun, over := f.troubleLines("writing (full disk)"); begun < 1 || begun != over || begun > 9 { // compaction makes room for some, and again
+	// Compaction may free space several times.
+	if begun, over := f.troubleLines("writing (full disk)"); begun < 1 || begun != over || begun > 9 {
 		t.Errorf("the log says %d times that it begins and %d times that it ends:\n%s", begun, over, f.log)
 	}
 	f.fill(20_000)
 	f.toTheLastByte()
 	f.intact("when full")
 	f.attempts()
-	f.restart() // on the full disk
+	f.restart() // while the disk is full
 	f.intact("after a restart")
 	f.fill(200_000)
 	f.halt()
@@ -100,13 +105,13 @@ func fillTheDisk(t *testing.T, dir string) {
 	f.cleanUp()
 }
 
-// A fullDisk is a server whose disk is small.
+// A fullDisk is a server with a small disk.
 type fullDisk struct {
 	*testServer
 	dir, dest, maps string
-	made            int      // objects that were acknowledged
-	next            int      // the number of the newest that was tried
-	names           []string // of those that fill made
+	made            int      // number of acknowledged objects
+	next            int      // number of the last create
+	names           []string // of the objects that fill created
 }
 
 func (f *fullDisk) create(size int) answer {
@@ -114,7 +119,7 @@ func (f *fullDisk) create(size int) answer {
 	return f.send("POST", f.maps, configMap(fmt.Sprintf("m%d", f.next), "pad", strings.Repeat("x", size)))
 }
 
-// fill creates objects until one is refused, also after what is superseded has been compacted.
+// fill creates objects until the disk is full, even after a compaction.
 func (f *fullDisk) fill(size int) {
 	f.t.Helper()
 	for again := true; again; {
@@ -132,7 +137,8 @@ func (f *fullDisk) fill(size int) {
 	}
 }
 
-// reserved looks at a server that keeps what room there is for deletes: it says so wherever somebody may look, and is ready for them.
+// reserved checks a server that reserves the remaining space for deletes. It must report this in
+// its health checks and metrics, and be ready.
 func (f *fullDisk) reserved() {
 	f.t.Helper()
 	if free, reserve := f.wantMetric("apilet_disk_free_bytes"), f.wantMetric("apilet_disk_reserve_bytes"); free < reserve/2 || reserve == 0 {
@@ -158,7 +164,8 @@ func (f *fullDisk) figures(want map[string]float64) {
 	}
 }
 
-// deletes takes back most of what there is, several times what the reserve could take the tombstones of, and goes on to write.
+// deletes removes most objects. Their tombstones need several times the reserve. Afterwards creates
+// must succeed again.
 func (f *fullDisk) deletes() {
 	f.t.Helper()
 	before := len(f.want(200, "GET", f.maps, "").body)
@@ -180,7 +187,7 @@ func (f *fullDisk) deletes() {
 	f.figures(map[string]float64{"apilet_disk_full": 0, `kubernetes_healthcheck{name="disk",type="readyz"}`: 1})
 }
 
-// toTheLastByte has another program take the reserve.
+// toTheLastByte fills the rest of the disk from outside of the server.
 func (f *fullDisk) toTheLastByte() {
 	file, err := os.Create(filepath.Join(f.dir, "filler"))
 	for size := 1 << 16; err == nil && size > 0; size /= 2 {
@@ -192,7 +199,7 @@ func (f *fullDisk) toTheLastByte() {
 	}
 }
 
-// full wants an answer that names the disk.
+// full checks that the response is an error about a full disk.
 func (f *fullDisk) full(what string, a answer) {
 	f.t.Helper()
 	if a.code != 500 || a.get("reason").String() != "InternalError" || !strings.Contains(a.get("message").String(), store.ErrDiskFull.Error()) {
@@ -200,7 +207,7 @@ func (f *fullDisk) full(what string, a answer) {
 	}
 }
 
-// intact wants all that was acknowledged, and nothing else.
+// intact checks that exactly the acknowledged objects exist.
 func (f *fullDisk) intact(what string) {
 	f.t.Helper()
 	have := 0
@@ -214,7 +221,7 @@ func (f *fullDisk) intact(what string) {
 	}
 }
 
-// attempts at what needs room may fail, and change nothing.
+// attempts checks that operations that need space fail without changing anything.
 func (f *fullDisk) attempts() {
 	f.want(200, "GET", "/readyz", "")
 	f.full("backup over HTTP", f.send("GET", "/debug/backup", ""))
@@ -226,7 +233,7 @@ func (f *fullDisk) attempts() {
 
 func (f *fullDisk) attemptsWhenStopped() {
 	data, rest := filepath.Join(f.dir, "a.db"), filepath.Join(f.dir, "rest")
-	if file, err := os.Create(rest); err == nil { // what the log had
+	if file, err := os.Create(rest); err == nil { // uses the space of the log
 		for err == nil {
 			_, err = file.Write(make([]byte, 4096))
 		}
@@ -244,12 +251,12 @@ func (f *fullDisk) attemptsWhenStopped() {
 	if _, err := store.Open(filepath.Join(f.dir, "new.db"), store.Options{}); err == nil || !store.IsDiskFull(err) {
 		f.t.Errorf("a new store: %v", err)
 	}
-	if left, _ := os.ReadDir(f.dir); len(left) != 3 { // with the fillers
+	if left, _ := os.ReadDir(f.dir); len(left) != 3 { // the data file and the two fillers
 		f.t.Errorf("left: %v", left)
 	}
 }
 
-// cleanUp does with room what failed without.
+// cleanUp repeats the failed operations with enough space.
 func (f *fullDisk) cleanUp() {
 	data := filepath.Join(f.dir, "a.db")
 	if told := runAs(f.t, "apilet", "backup", "--server", f.url, f.dest); told.code != 0 {
@@ -267,7 +274,7 @@ func (f *fullDisk) cleanUp() {
 	}
 }
 
-// lockTheDisk starts a server on a read-only file system.
+// lockTheDisk runs a server on a read-only file system.
 func lockTheDisk(t *testing.T, dir string) {
 	data := filepath.Join(dir, "a.db")
 	s := startTest(t, onFile(data))
@@ -301,7 +308,7 @@ func lockTheDisk(t *testing.T, dir string) {
 	s.want(http.StatusOK, "GET", "/api/v1/namespaces/locked/configmaps/m", "")
 }
 
-// backupStopped tries to copy the file at rest.
+// backupStopped checks that a backup of the stopped server's file fails.
 func (f *fullDisk) backupStopped(data string) {
 	f.t.Helper()
 	told := runAs(f.t, "apilet", "backup", "--data", data, f.dest)

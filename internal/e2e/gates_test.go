@@ -7,8 +7,8 @@ import (
 	"apilet/internal/apitest"
 )
 
-// TestFeatureGates turns a gate on and off between restarts. While it is off, objects that have its field
-// keep it, and others cannot get it.
+// TestFeatureGates turns a gate on and off between restarts. While it is disabled, existing objects
+// keep the field, but it cannot be set in other objects.
 func TestFeatureGates(t *testing.T) {
 	t.Parallel()
 	const drivers = "/apis/storage.k8s.io/v1/csidrivers"

@@ -1,7 +1,8 @@
 package e2e
 
-// These tests hold the garbage collector and the deletion of namespaces against the rules, from outside. Nothing here sleeps to give the
-// collector time; a test that expects nothing to happen makes something happen behind it first.
+// These tests check the garbage collector and the deletion of namespaces over the API. No test
+// sleeps to give the collector time. If a test expects that an object is not deleted, it waits
+// until the collector deletes another object.
 
 import (
 	"fmt"
@@ -23,13 +24,14 @@ import (
 	"apilet/internal/registry"
 )
 
-// A cluster is a server under test, asked for objects by short names.
+// A cluster is a server under test. Its methods use short names for objects.
 type cluster struct {
 	testing.TB
 	*testServer
 }
 
-// startCluster starts one on a file, or without a name on a temporary one.
+// startCluster starts a server that stores its data in the given file, or in a temporary file if
+// data is "".
 func startCluster(t testing.TB, data string) *cluster {
 	t.Helper()
 	if data == "" {
@@ -38,7 +40,8 @@ func startCluster(t testing.TB, data string) *cluster {
 	return &cluster{t, startTest(t, onFile(data))}
 }
 
-// idle restarts the server without its collector. What deletions ask for from now on is left to the next server.
+// idle restarts the server without the collector. The consequences of later deletions are left to
+// the next server.
 func (c *cluster) idle() {
 	c.Helper()
 	c.halt()
@@ -46,13 +49,13 @@ func (c *cluster) idle() {
 	c.start()
 }
 
-// defineFoos makes a custom type, which the names foo/NAME stand for.
+// defineFoos creates a custom resource. Its objects have the short names foo/NAME.
 func (c *cluster) defineFoos() {
 	c.Helper()
 	c.do("POST", definitionsPath, kubetest.SimpleDefinition(c, "Foo", "x.io", "{type: object}", ""), 201)
 }
 
-// do sends a request and returns the answer; a code that is not wanted ends the test.
+// do sends a request and returns the response body. Any other status code ends the test.
 func (c *cluster) do(method, path, body string, want int) string {
 	c.Helper()
 	req, _ := http.NewRequest(method, c.url+path, strings.NewReader(body))
@@ -74,7 +77,8 @@ func (c *cluster) do(method, path, body string, want int) string {
 	return string(answer)
 }
 
-// apiPath is the path of an object that a test calls kind/name, or kind/namespace/name.
+// apiPath splits the short name KIND/NAME or KIND/NAMESPACE/NAME of an object into the path of its
+// collection and its name.
 func apiPath(short string) (collection, name string) {
 	parts := strings.Split(short, "/")
 	namespace, name := "default", parts[len(parts)-1]
@@ -112,7 +116,8 @@ var specs = map[string]string{
 	"foo": `,"apiVersion":"x.io/v1","kind":"Foo"`,
 }
 
-// create makes an object with references to owners and returns its uid. More goes into its metadata.
+// create creates an object with references to owners and returns its UID. more is added to its
+// metadata.
 func (c *cluster) create(short, more string, owners ...string) (uid string) {
 	c.Helper()
 	collection, name := apiPath(short)
@@ -125,10 +130,10 @@ func (c *cluster) create(short, more string, owners ...string) (uid string) {
 	return gjson.Get(answer, "metadata.uid").String()
 }
 
-// ref is a reference to an object.
+// ref returns an owner reference to an object.
 func ref(short, uid string) string { return reference(short, uid, false) }
 
-// blocking is one that holds the owner's deletion in the foreground back.
+// blocking returns an owner reference that blocks a foreground deletion of the owner.
 func blocking(short, uid string) string { return reference(short, uid, true) }
 
 func reference(short, uid string, blocks bool) string {
@@ -139,7 +144,7 @@ func reference(short, uid string, blocks bool) string {
 	return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"name":%q,"uid":%q,"blockOwnerDeletion":%t}`, kind[0], kind[1], name, uid, blocks)
 }
 
-// delete deletes with a propagation policy ("": none is named).
+// delete deletes an object. If policy is "", the request has no propagation policy.
 func (c *cluster) delete(short, policy string) {
 	c.Helper()
 	body := ""
@@ -149,7 +154,7 @@ func (c *cluster) delete(short, policy string) {
 	c.do("DELETE", pathAt(short), body, 200)
 }
 
-// get returns an object's JSON, "" when there is none.
+// get returns an object's JSON, or "" if it does not exist.
 func (c *cluster) get(short string) string {
 	c.Helper()
 	res, err := c.client.Get(c.url + pathAt(short))
@@ -164,7 +169,7 @@ func (c *cluster) get(short string) string {
 	return string(body)
 }
 
-// owners lists the names of an object's owners.
+// owners returns the names of the owners of the given object.
 func (c *cluster) owners(short string) string {
 	var names []string
 	for _, name := range gjson.Get(c.get(short), "metadata.ownerReferences.#.name").Array() {
@@ -173,7 +178,7 @@ func (c *cluster) owners(short string) string {
 	return strings.Join(names, " ")
 }
 
-// await waits until a condition holds.
+// await waits until holds returns true.
 func (c *cluster) await(what string, holds func() bool) {
 	c.Helper()
 	apitest.WaitFor(c, what, holds)
@@ -191,8 +196,8 @@ func (c *cluster) awaitOwners(short, want string) {
 	c.await(short+" to be owned by "+want, func() bool { return c.owners(short) == want })
 }
 
-// settle waits until the reaper is through with all that was written before: it collects an orphan made now, and another one, which is
-// of a later batch.
+// settle waits until the collector has processed all earlier writes. It creates an orphan and waits
+// until it is deleted. It does so twice, so that the second orphan belongs to a later batch.
 func (c *cluster) settle() {
 	c.Helper()
 	for range 2 {
@@ -202,7 +207,7 @@ func (c *cluster) settle() {
 	}
 }
 
-// stays checks that objects outlive all that follows from what was written.
+// stays checks that the objects still exist after the collector has processed all earlier writes.
 func (c *cluster) stays(shorts ...string) {
 	c.Helper()
 	c.settle()
@@ -251,9 +256,10 @@ func TestReferencesThatLeadNowhere(t *testing.T) {
 	c.awaitGone("cm/of-node")
 }
 
-// TestOwnerInAnotherNamespaceIsReported expects the event that kube-controller-manager writes: one for each
-// dependent, which outlives it, and none where the owner is absent or the reference is right. A
-// dependent that stays has still one event after a restart.
+// TestOwnerInAnotherNamespaceIsReported checks that the server creates the same event as
+// kube-controller-manager if the owner of an object is in another namespace. The event outlives the
+// dependent. There is no event if the owner does not exist or the reference is correct. A dependent
+// that remains does not get a second event after a restart.
 func TestOwnerInAnotherNamespaceIsReported(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir() + "/db"
@@ -275,7 +281,8 @@ func TestOwnerInAnotherNamespaceIsReported(t *testing.T) {
 		c.create("cm/other/right", "", ref("cm/far", far))
 		c.awaitGone("cm/lost", "cm/absent", "cm/wrong-uid")
 		c.awaitOwners("cm/kept", "near")
-		for range 3 { // a change of the references has the object examined again, and adds no event
+		// The collector processes each change of the references, but must not create another event.
+		for range 3 {
 			c.do("PATCH", pathAt("node/wide"), `{"metadata":{"ownerReferences":[`+blocking("cm/far", far)+`]}}`, 200)
 			c.do("PATCH", pathAt("node/wide"), `{"metadata":{"ownerReferences":[`+ref("cm/far", far)+`]}}`, 200)
 		}
@@ -346,7 +353,8 @@ func TestForegroundWaitsForBlockers(t *testing.T) {
 	c.awaitGone("cm/bystander")
 }
 
-// TestStrangersHoldNoOwnerBack: whoever knows an owner's uid and is in another namespace, or names another kind.
+// TestStrangersHoldNoOwnerBack checks that the deletion of an owner is not blocked by references
+// from another namespace or with a wrong kind, even if the UID is correct.
 func TestStrangersHoldNoOwnerBack(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
@@ -377,7 +385,7 @@ func TestWhoComesToAWaitingOwnerGoes(t *testing.T) {
 	c.create("cm/blocker", `,"finalizers":["test/hold"]`, blocking("cm/a", a))
 	c.delete("cm/a", "Foreground")
 	c.await("the blocker to be deleting", func() bool { return gjson.Get(c.get("cm/blocker"), "metadata.deletionTimestamp").Exists() })
-	c.create("cm/late", "", blocking("cm/a", a)) // with the very references that were good for the one before
+	c.create("cm/late", "", blocking("cm/a", a)) // uses the same reference as the first blocker
 	c.awaitGone("cm/late")
 	c.stays("cm/a", "cm/blocker")
 }
@@ -458,7 +466,7 @@ func TestCustomOwnersAndDependents(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
 	c.create("cm/early", "", ref("foo/a", "0b2c7a32-0000-0000-0000-000000000000"))
-	c.stays("cm/early") // its owner's kind is not served
+	c.stays("cm/early") // the owner's kind is not served
 	c.defineFoos()
 	a := c.create("foo/a", "")
 	c.awaitGone("cm/early")
@@ -474,7 +482,8 @@ func TestCustomOwnersAndDependents(t *testing.T) {
 	c.stays("foo/kept", "foo/orphan")
 }
 
-// TestRestartAtEachStep stops the server between the steps of a story; what is to be done is found again each time.
+// TestRestartAtEachStep restarts the server between the steps of a scenario. Each server must
+// continue the work of the previous server.
 func TestRestartAtEachStep(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir() + "/db"
@@ -495,7 +504,7 @@ func TestRestartAtEachStep(t *testing.T) {
 			c.create("cm/orphan", "", ref("cm/orphaning", uids["orphaning"]))
 		},
 		func(c *cluster) {
-			c.idle() // the collector stops: what the deletions ask for is left to the next server
+			c.idle() // the collector is disabled, so the next server must process the deletes
 			c.delete("cm/a", "Foreground")
 			c.delete("cm/b", "")
 			c.delete("cm/orphaning", "Orphan")
@@ -561,7 +570,7 @@ func TestNamespaceSaysWhatItWaitsFor(t *testing.T) {
 		return func() bool { return conditions(c.get("ns/n"))[kind] == want }
 	}
 	c.await("the pod to be named", said("NamespaceContentRemaining", "True SomeResourcesRemain: Some resources are remaining: pods. has 1 resource instances"))
-	c.stays("ns/n", "cm/n/b") // pods first
+	c.stays("ns/n", "cm/n/b") // pods are deleted first
 	c.do("PATCH", pathAt("pod/n/p"), `{"metadata":{"finalizers":null}}`, 200)
 	c.await("the other to be named", said("NamespaceContentRemaining", "True SomeResourcesRemain: Some resources are remaining: configmaps. has 1 resource instances"))
 	c.awaitGone("cm/n/b", "pod/n/p")
@@ -597,7 +606,8 @@ func TestNamespaceWithItsOwnFinalizerWaits(t *testing.T) {
 	c.awaitGone("ns/n")
 }
 
-// TestNamespaceGoesAfterItsGrace measures that it goes, and not before.
+// TestNamespaceGoesAfterItsGrace checks that a namespace is not deleted before the end of the grace
+// period.
 func TestNamespaceGoesAfterItsGrace(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -627,7 +637,7 @@ func TestPodsOfLostNodesDoNotHoldTheirNamespace(t *testing.T) {
 	c.awaitGone("ns/n")
 }
 
-// TestQuietWhileWaiting counts commits: a namespace that waits for a finalizer costs none.
+// TestQuietWhileWaiting checks that a waiting namespace does not cause any writes.
 func TestQuietWhileWaiting(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
@@ -638,14 +648,16 @@ func TestQuietWhileWaiting(t *testing.T) {
 	c.await("the finalizer to be named", func() bool { return strings.Contains(c.get("ns/n"), "test/hold in 1 resource instances") })
 	from := fmt.Sprintf("?watch=1&resourceVersion=%d", c.revision())
 	namespaces, maps := c.watch("/api/v1/namespaces"+from), c.watch("/api/v1/configmaps"+from)
-	time.Sleep(2 * time.Second) // nothing is waited for: nothing is to happen
+	// There is no condition to wait for, because nothing should happen.
+	time.Sleep(2 * time.Second)
 	c.create("ns/marker", "")
 	c.create("cm/marker", "")
 	namespaces.want("ADDED marker")
 	maps.want("ADDED marker")
 }
 
-// TestManyNamespacesAtOnce deletes namespaces whose objects somebody else lets go while they are emptied.
+// TestManyNamespacesAtOnce deletes many namespaces. It removes the finalizers of the objects while
+// the server is deleting them.
 func TestManyNamespacesAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
@@ -668,9 +680,9 @@ func TestManyNamespacesAtOnce(t *testing.T) {
 	c.awaitCount("/api/v1/configmaps", 0)
 }
 
-// ---- Many ----
+// ---- Many objects ----
 
-// seed creates n objects with a few clients.
+// seed creates n objects with 16 concurrent clients.
 func (c *cluster) seed(collection string, n int, build func(i int) string) {
 	c.Helper()
 	next := make(chan int)
@@ -696,12 +708,12 @@ func (c *cluster) seed(collection string, n int, build func(i int) string) {
 
 func podName(i int) string { return fmt.Sprintf("application-7d4b9c6f8d-%06d", i) }
 
-// pod is the JSON of one with these references to owners.
+// pod returns the JSON of a pod with these owner references.
 func pod(i int, owners string) string {
 	return `{"metadata":{"name":"` + podName(i) + `","ownerReferences":[` + owners + `]},"spec":` + podSpecJSON + `}`
 }
 
-// awaitCount waits until a collection has so many objects.
+// awaitCount waits until the collection has want objects.
 func (c *cluster) awaitCount(collection string, want int64) {
 	c.Helper()
 	c.await(fmt.Sprintf("%d objects in %s", want, collection), func() bool {
@@ -733,7 +745,7 @@ func TestThousandDependents(t *testing.T) {
 	}
 }
 
-// cascade makes an owner with n pods, and returns its uid.
+// cascade creates an owner with n pods and returns its UID.
 func cascade(c *cluster, short string, n int) (uid string) {
 	c.Helper()
 	uid = c.create(short, "")
@@ -769,13 +781,15 @@ func BenchmarkCascade(b *testing.B) {
 	}
 }
 
-// ---- Random graphs against a ownerModel ----
+// ---- Random graphs against an ownerModel ----
 
-// A ownerModel says what shall become of objects that own each other: names and their owners' names. A name is never used again, so that it
-// is as good as a uid.
+// An ownerModel predicts which objects remain if objects own each other. It maps the name of each
+// object to the names of its owners. A name is never used again, so it identifies an object like a
+// UID.
 type ownerModel map[string][]string
 
-// settle applies the rules until nothing changes: who has owners and all are gone goes, the others lose the references to those that are.
+// settle applies the rules until nothing changes. If all owners of an object have been deleted, the
+// object is deleted. Otherwise, the references to deleted owners are removed.
 func (m ownerModel) settle() {
 	for changed := true; changed; {
 		changed = false
@@ -801,16 +815,17 @@ func (m ownerModel) remove(name, policy string) {
 	}
 }
 
-// A graphTest plays random steps on a server and on the ownerModel.
+// A graphTest applies random steps to a server and to an ownerModel.
 type graphTest struct {
 	*cluster
 	random *rand.Rand
 	want   ownerModel
 	uids   map[string]string
-	names  []string // all that ever were
+	names  []string // of all objects that were ever created
 }
 
-// TestRandomGraphs lets each step's consequences come before the next, and restarts the server now and then.
+// TestRandomGraphs compares the server and the model after each step. It restarts the server
+// several times.
 func TestRandomGraphs(t *testing.T) {
 	t.Parallel()
 	for round := range apitest.Rounds(5) {
@@ -827,7 +842,7 @@ func TestRandomGraphs(t *testing.T) {
 						g.want.settle()
 						g.compare()
 					}
-					g.idle() // what the last steps ask for is left to the next server
+					g.idle() // the next server must process the last steps
 					for range 3 {
 						g.remove([]string{"Background", "Foreground"}[g.random.IntN(2)])
 					}
@@ -838,7 +853,8 @@ func TestRandomGraphs(t *testing.T) {
 	}
 }
 
-// TestRandomGraphsAtOnce deletes while the consequences of what was deleted before are on their way.
+// TestRandomGraphsAtOnce deletes objects while the consequences of earlier deletions are still
+// being processed.
 func TestRandomGraphsAtOnce(t *testing.T) {
 	t.Parallel()
 	for round := range apitest.Rounds(5) {
@@ -870,7 +886,7 @@ func (g *graphTest) step() {
 	}
 }
 
-// pickOwners draws up to three of the names that ever were.
+// pickOwners returns up to three names, of existing and of deleted objects.
 func (g *graphTest) pickOwners() (owners, refs []string) {
 	for range g.random.IntN(4) {
 		owner := g.names[max(0, len(g.names)-1-g.random.IntN(15))]
@@ -889,7 +905,7 @@ func (g *graphTest) add() {
 	g.want[name], g.names = owners, append(g.names, name)
 }
 
-// rewire gives an object other owners, which may close a circle.
+// rewire replaces the owners of an object. This may create a cycle.
 func (g *graphTest) rewire() {
 	name := g.names[g.random.IntN(len(g.names))]
 	if _, there := g.want[name]; !there {
@@ -900,7 +916,7 @@ func (g *graphTest) rewire() {
 	g.want[name] = owners
 }
 
-// remove deletes an object, if the collector has not been faster.
+// remove deletes an object if the collector has not already deleted it.
 func (g *graphTest) remove(policy string) {
 	name := g.names[g.random.IntN(len(g.names))]
 	if err := g.try("DELETE", pathAt("cm/"+name), `{"propagationPolicy":"`+policy+`"}`); err != nil {
@@ -909,7 +925,8 @@ func (g *graphTest) remove(policy string) {
 	g.want.remove(name, policy)
 }
 
-// compare waits until the server is where the ownerModel is, and makes sure that it stays there.
+// compare waits until the state of the server is equal to the ownerModel. Then it checks that the
+// state remains the same.
 func (g *graphTest) compare() {
 	g.Helper()
 	got := ""
@@ -926,7 +943,7 @@ func (g *graphTest) compare() {
 	}
 }
 
-// state lists who is there and with which owners, in the ownerModel's words.
+// state returns the objects and their owners in the form of the ownerModel.
 func (g *graphTest) state() string {
 	have := ownerModel{}
 	for _, item := range gjson.Get(g.do("GET", "/api/v1/configmaps", "", 200), "items").Array() {
@@ -939,8 +956,9 @@ func (g *graphTest) state() string {
 	return fmt.Sprint(have)
 }
 
-// TestClientsAtOnce has clients make and delete owners and dependents side by side, so that dependents come just before, while and after
-// their owners go. In the end no reference may lead nowhere, and nobody may have been collected who has an owner that was never deleted.
+// TestClientsAtOnce runs clients that concurrently create and delete owners and dependents.
+// Therefore, some dependents are created while their owner is being deleted. At the end, there must
+// not be any reference to a missing owner. Objects with an existing owner must not be deleted.
 func TestClientsAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, "")
@@ -985,7 +1003,7 @@ func TestClientsAtOnce(t *testing.T) {
 	c.stays(slices.Concat(keepers...)...)
 }
 
-// dangling finds an object that names an owner that is not there.
+// dangling returns the name of an object that has a missing owner, or "".
 func (c *cluster) dangling() (found string) {
 	uids, owned := map[string]bool{}, map[string]string{}
 	for _, item := range gjson.Get(c.do("GET", "/api/v1/configmaps", "", 200), "items").Array() {
@@ -1002,7 +1020,7 @@ func (c *cluster) dangling() (found string) {
 	return found
 }
 
-// try sends a request and returns an error for an answer of the server's fault.
+// try sends a request. It returns an error if the response has a 5xx status code.
 func (c *cluster) try(method, path, body string) error {
 	req, _ := http.NewRequest(method, c.url+path, strings.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")

@@ -1,10 +1,11 @@
 package e2e
 
-// These tests open data files that were written earlier. testdata/golden has a file that was closed and the files of a server that was
-// killed, packed with gzip, and one line of JSON for each live object and for each event that was not compacted.
+// These tests open data files of earlier versions. testdata/golden has a file that was closed and
+// the files of a killed server, compressed with gzip. For both, there is a file with a line of JSON
+// for each live object and each event.
 //
-// A new format gets new files: go test -run TestGolden -update writes the files that are missing. Existing files are never written again,
-// because users have such files on their disks.
+// A new format gets new files. go test -run TestGolden -update writes the missing files. It never
+// replaces existing ones, because users have such files on their disks.
 
 import (
 	"bytes"
@@ -22,7 +23,8 @@ import (
 	"apilet/internal/store/storetest"
 )
 
-// A goldenLine is one live object ("object") or one event ("event", "gone" for a tombstone).
+// A goldenLine describes a live object or an event. The field What is "object", "event", or "gone"
+// if the event is a tombstone.
 type goldenLine struct {
 	What      string
 	Key       string
@@ -71,7 +73,7 @@ func TestGoldenFile(t *testing.T) {
 	serveGolden(t, file, string(want))
 }
 
-// What a server that was killed has left: a file in use, and the log that has what was written last.
+// The files of a killed server are a data file in use and the log with the latest writes.
 func TestGoldenFileAndLog(t *testing.T) {
 	t.Parallel()
 	if order := uint16(1); *(*byte)(unsafe.Pointer(&order)) == 0 {
@@ -94,7 +96,7 @@ func TestGoldenFileAndLog(t *testing.T) {
 	}
 }
 
-// serveGolden starts a server on the file and lists over HTTP.
+// serveGolden starts a server with the file and lists its objects over HTTP.
 func serveGolden(t *testing.T, file []byte, lines string) {
 	s := startTest(t, onFile(storetest.WriteFile(t, file)))
 	served := map[string]bool{}
@@ -154,8 +156,9 @@ func goldenLines(t *testing.T, st *store.Store) string {
 	return b.String()
 }
 
-// makeGolden lets a server write what a format can hold: objects that were changed, deleted, made again, and that are being deleted, with
-// a part of the history compacted. Killed it leaves its log.
+// makeGolden creates a data file with objects in all states. Some have been updated, deleted or
+// recreated, and some are waiting for a finalizer. A part of the history is compacted. If killed is
+// set, the files include the log of a killed server.
 func makeGolden(t *testing.T, name string, killed bool) {
 	path := filepath.Join(t.TempDir(), "golden.db")
 	s := startTest(t, onFile(path), "--enable-priority-and-fairness=false")

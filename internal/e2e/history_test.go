@@ -1,7 +1,7 @@
 package e2e
 
-// These tests ask what was: who wrote each revision and when, the history as a user sees it who may see some of it, and the API as it was
-// at a moment, through the paths below /at/.
+// These tests check the author and time of each revision, the history for users with limited
+// permissions, and the API at an earlier moment with paths below /at/.
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ import (
 	"apilet/internal/history"
 )
 
-// as are the headers of a request that an administrator makes as somebody else, with some program.
+// as returns the headers with which an administrator impersonates a user. agent is the User-Agent.
 func as(user, agent string, groups ...string) []string {
 	headers := []string{"Impersonate-User: " + user, "User-Agent: " + agent}
 	for _, group := range groups {
@@ -29,7 +29,7 @@ func as(user, agent string, groups ...string) []string {
 	return headers
 }
 
-// lines asks for the history.
+// lines requests the history and returns the lines of the response.
 func (s *testServer) lines(query string, headers ...string) []gjson.Result {
 	s.t.Helper()
 	var lines []gjson.Result
@@ -41,7 +41,8 @@ func (s *testServer) lines(query string, headers ...string) []gjson.Result {
 	return lines
 }
 
-// Every write says by whom it was, with what program, by which verb, on which part, and who manages the fields; so do the server's own.
+// Every write is recorded with its user, program, verb, subresource and field manager. The server's
+// own writes are also recorded.
 func TestHistoryNamesWhoWrote(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--controllers=true")
@@ -72,7 +73,8 @@ func TestHistoryNamesWhoWrote(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	// What nobody asked for is the server's: the namespace's first account, and what the collector deletes.
+	// The history must also name the author of the server's own writes, such as the namespace's
+	// default account and the deletes of the garbage collector.
 	account := s.lines("resource=serviceaccounts&namespace=shop&name=default")
 	if len(account) != 1 || account[0].Get("user").String() != "system:unsecured" && account[0].Get("user").String() != "system:apiserver" {
 		t.Errorf("the first account: %v", account)
@@ -90,7 +92,8 @@ func TestHistoryNamesWhoWrote(t *testing.T) {
 	})
 }
 
-// A user is told what she may list by the rules of now, and refused where that is nothing.
+// A user receives the history of the objects that she may list by the current rules. If there are
+// none, the request is rejected.
 func TestHistoryIsForThoseWhoMayList(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--authorization-mode=RBAC")
@@ -118,7 +121,8 @@ func TestHistoryIsForThoseWhoMayList(t *testing.T) {
 	if all := s.want(200, "GET", history.Path+"?limit=5000&objects=true", ""); bytes.Contains(all.body, []byte("geheim")) || bytes.Contains(all.body, []byte("Z2VoZWlt")) {
 		t.Errorf("a Secret is told: %s", all.body)
 	}
-	// Time travel is decided by the rules of the plain path, also for those who may not even know that there is a moment.
+	// Requests for the past are authorized by the rules of the plain path. This comes first, so
+	// that users without these rights do not learn whether the moment exists.
 	rev := fmt.Sprint(s.revision())
 	s.want(200, "GET", history.PathAt+rev+"/api/v1/namespaces/shop/configmaps", "", as("lisa", "x")...)
 	for _, path := range []string{rev + "/api/v1/namespaces/farm/configmaps", rev + "/api/v1/namespaces/shop/secrets", rev + "/api/v1/namespaces/shop/configmaps/m",
@@ -129,8 +133,8 @@ func TestHistoryIsForThoseWhoMayList(t *testing.T) {
 	s.want(405, "DELETE", history.PathAt+rev+"/api/v1/namespaces/shop/configmaps/m", "")
 }
 
-// The whole API is shown as it was: objects, lists in chunks, by selectors, as tables and in protobuf, scales, and custom resources with the
-// definition of then.
+// The whole API can be read in the past. This also applies to chunks, selectors, tables, protobuf
+// and scales. Custom resources use the definition of the same moment.
 func TestTimeTravel(t *testing.T) {
 	t.Parallel()
 	audit := filepath.Join(t.TempDir(), "audit.log")
@@ -148,11 +152,13 @@ func TestTimeTravel(t *testing.T) {
 	things := "/apis/example.com/v1/namespaces/shop/things"
 	s.want(201, "POST", things, kubetest.FromFlow(t, `{apiVersion: example.com/v1, kind: Thing, metadata: {name: t}, spec: {a: then}}`))
 	rev := s.revision()
-	time.Sleep(3 * time.Millisecond) // so that there is a moment between
+	time.Sleep(3 * time.Millisecond) // so the moment is between two writes
 	moment := time.Now().UTC().Format(time.RFC3339Nano)
 	time.Sleep(3 * time.Millisecond)
 	put := s.want(200, "PUT", maps+"/m1", kubetest.FromFlow(t, `{metadata: {name: m1}, data: {k: second}}`))
-	newest := put.rev() - 1 // of what the moment may show: the server writes at any time, too, and its writes may take theirs to reach the disk
+	// newest is the highest revision that may be visible at the moment. The server may be writing
+	// something itself at the same time, and a write is only visible once it is on disk.
+	newest := put.rev() - 1
 	s.want(200, "DELETE", maps+"/m2", "")
 	s.want(201, "POST", maps, kubetest.FromFlow(t, `{metadata: {name: m9}}`))
 	s.want(200, "PATCH", "/apis/apps/v1/namespaces/shop/deployments/web/scale", `{"spec":{"replicas":9}}`, "Content-Type: application/merge-patch+json")
@@ -218,7 +224,7 @@ func TestTimeTravel(t *testing.T) {
 	if a := s.want(200, "GET", history.PathAt+"-0s"+maps+"/m1", ""); a.get("data.k").String() != "second" {
 		t.Errorf("now, through /at/: %s", a.body)
 	}
-	// Of the future of then nothing is known, and what was before it may be asked for.
+	// Requests for a later revision must fail. Earlier revisions are allowed.
 	at := history.PathAt + fmt.Sprint(rev)
 	s.want(504, "GET", at+maps+fmt.Sprintf("?resourceVersion=%d", rev+1), "")
 	if a := s.want(200, "GET", at+maps+fmt.Sprintf("?resourceVersion=%d&resourceVersionMatch=Exact", rev-5), ""); a.rev() != rev-5 {
@@ -231,7 +237,8 @@ func TestTimeTravel(t *testing.T) {
 	}
 }
 
-// What cannot be asked is refused, by a Status that says why, and nothing is changed.
+// Requests that are not possible in the past get a Status with the reason. They do not change
+// anything.
 func TestTimeTravelRefuses(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onSomeFile(t))
@@ -268,7 +275,7 @@ func TestTimeTravelRefuses(t *testing.T) {
 			t.Errorf("%.50s: %s", moment, a.failure())
 		}
 	}
-	// kubectl shows of a refused discovery nothing but its warning.
+	// If discovery fails, kubectl only shows the warning.
 	if a := s.want(410, "GET", history.PathAt+"-24h/apis", ""); !strings.Contains(a.header.Get("Warning"), "-24h is compacted") {
 		t.Errorf("warning %q", a.header.Get("Warning"))
 	}
@@ -277,13 +284,13 @@ func TestTimeTravelRefuses(t *testing.T) {
 			t.Errorf("%s: %d %s", path, a.code, a.body)
 		}
 	}
-	// The escaped form of a path means what the plain one does.
+	// An escaped path is equivalent to the plain one.
 	if a := s.want(200, "GET", at+maps+"/%6D", ""); a.get("data.k").String() != "w" {
 		t.Errorf("escaped: %s", a.body)
 	}
 }
 
-// Travellers and writers get along: a moment shows the same, whoever writes, compacts or travels elsewhere meanwhile.
+// Requests for a moment return the same objects while other clients write or read other moments.
 func TestTravelBesideWrites(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -320,12 +327,12 @@ func TestTravelBesideWrites(t *testing.T) {
 	crowd.Wait()
 }
 
-// A follower lasts longer than other requests, is no burden on flow control, and its user is noted.
+// A client that follows the history is not limited by the request timeout.
 func TestHistoryIsFollowed(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--request-timeout=3s")
 	w := s.watch(history.Path + "?follow=true&resource=configmaps&namespace=default&name=m&after=0")
-	time.Sleep(3200 * time.Millisecond) // longer than a request may take
+	time.Sleep(3200 * time.Millisecond) // longer than the request timeout
 	apitest.WaitFor(t, "a write within the time of a request", func() bool {
 		code := s.send("POST", "/api/v1/namespaces/default/configmaps", configMap("m", "k", "v")).code
 		return code == 201 || code == 409
@@ -335,7 +342,8 @@ func TestHistoryIsFollowed(t *testing.T) {
 	}
 }
 
-// grant gives a user a role in a namespace; in "" everywhere.
+// grant creates a role with the given rules and binds it to a user. If namespace is "", it creates
+// a ClusterRole.
 func (s *testServer) grant(user, namespace, rules string) {
 	s.t.Helper()
 	group, kind := "/apis/rbac.authorization.k8s.io/v1/", "Cluster"
@@ -349,8 +357,9 @@ func (s *testServer) grant(user, namespace, rules string) {
 		`{metadata: {name: %s}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: %sRole, name: %s}, subjects: [{kind: User, name: %s, apiGroup: rbac.authorization.k8s.io}]}`, name, kind, name, user)))
 }
 
-// Who is given a name that somebody else had before, of a namespace or of an object, is given nothing of what it stood for: not below /at/, not by a
-// LIST at a revision or one that is continued, not by a watch from then on, not in the history and not in findings.
+// If a namespace or an object is deleted and created again, users of the new one must not see the
+// previous one. This applies to paths below /at/, lists at an old revision, continue tokens,
+// watches, the history and findings.
 func TestNamesAreNotInheritedWithTheirPast(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--authorization-mode=RBAC", "--controllers=true")
@@ -413,7 +422,7 @@ func TestNamesAreNotInheritedWithTheirPast(t *testing.T) {
 	}
 	s.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d", secrets, again-2), as("eve", "x")...).want("ADDED db")
 
-	// Whose rights are about all namespaces sees the past of all.
+	// A user with rights in all namespaces can see their complete past.
 	if a := s.want(200, "GET", at(then, secrets+"/db"), "", as("keeper", "x")...); a.get("data.p").String() != "Zm9ybWVy" {
 		t.Errorf("the keeper sees %s", a.body)
 	}
@@ -424,7 +433,8 @@ func TestNamesAreNotInheritedWithTheirPast(t *testing.T) {
 		t.Errorf("the keeper is told of %d findings", n)
 	}
 
-	// Whose right is about one name sees the past of the object that has it now, or had it last.
+	// If a user may only read one name, the user can see the past of the current or the last object
+	// with that name.
 	s.grant("nina", "team", `{apiGroups: [""], resources: [secrets, secrets/status], resourceNames: [db, late], verbs: [get, list, watch]}`)
 	before := s.revision()
 	s.want(200, "GET", at(before, secrets+"/db"), "", as("nina", "x")...)
@@ -442,14 +452,15 @@ func TestNamesAreNotInheritedWithTheirPast(t *testing.T) {
 	s.want(410, "GET", fmt.Sprintf("%s&watch=1&resourceVersion=%d", one, before), "", as("nina", "x")...)
 	s.watch(fmt.Sprintf("%s&watch=1&resourceVersion=%d", one, deleted), as("nina", "x")...).want("ADDED db")
 	s.want(200, "GET", at(s.revision(), secrets+"/db"), "", as("nina", "x")...)
-	// A name that nobody had before keeps nobody from following it from any revision.
+	// If the name is new, it can be watched from any revision.
 	s.grant("nina", "team", `{apiGroups: [""], resources: [secrets], resourceNames: [first], verbs: [watch]}`)
 	s.want(201, "POST", secrets, object("first", "x"))
 	s.watch(fmt.Sprintf("%s?fieldSelector=metadata.name%%3Dfirst&watch=1&resourceVersion=%d", secrets, deleted), as("nina", "x")...).want("ADDED first")
 }
 
-// Strangers see what there is now, if anything: neither their roles nor what is for anybody lets them look back. What has no answer in the past is
-// refused before anything is read.
+// Anonymous users can only read the present. Neither their roles nor paths that are open to
+// everybody give access to the past. Requests that are not possible in the past are rejected before
+// the server reads anything.
 func TestThePastIsNotForStrangers(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)

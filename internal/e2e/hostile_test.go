@@ -1,7 +1,8 @@
 package e2e
 
-// This file sends what no honest client sends: bodies that are cut, huge or deep, paths that try to get out, connections that stall.
-// Each must get the Status that kube-apiserver gives, or at least a 4xx, soon, and leave nothing behind.
+// This file sends malicious requests. The bodies are truncated, huge or deeply nested, the paths
+// try to leave their directory, or the connection stalls. The response must be the Status of
+// kube-apiserver, or at least a 4xx. It must not take long, and nothing may be stored.
 
 import (
 	"bytes"
@@ -59,7 +60,7 @@ func TestBadBodies(t *testing.T) {
 	apitest.Expect(t, s.list(""), "a b c d e @now")
 }
 
-// TestHugeInputs: what costs the client little must not cost the server much.
+// TestHugeInputs checks that the server does not spend too much time or memory on a single request.
 func TestHugeInputs(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
@@ -120,7 +121,7 @@ func TestHugeInputs(t *testing.T) {
 			if err == nil && !strings.Contains(c.codes, fmt.Sprint(a.code)) {
 				t.Errorf("got %d %.300s, want %s", a.code, a.body, c.codes)
 			}
-			if len(a.body) > 5*megabyte { // a long name is quoted four times, as in kube-apiserver
+			if len(a.body) > 5*megabyte { // as in kube-apiserver, the response may contain a long name four times
 				t.Errorf("the answer has %d bytes", len(a.body))
 			}
 			if n := s.allocated() - allocated; n > 300*megabyte {
@@ -131,7 +132,7 @@ func TestHugeInputs(t *testing.T) {
 	apitest.Expect(t, strings.HasPrefix(s.list(""), "a b c d e @"), true)
 }
 
-// TestHugeSelectors: selectors also come in bodies, and hold as many terms as a body has room for.
+// TestHugeSelectors sends selectors in request bodies, where they can have very many terms.
 func TestHugeSelectors(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
@@ -152,14 +153,15 @@ func TestHugeSelectors(t *testing.T) {
 		if !strings.Contains(c.codes, fmt.Sprint(a.code)) {
 			t.Errorf("%s: %d: %.300s", c.path, a.code, a.body)
 		}
-		// The race detector drops a quarter of what is put into a sync.Pool, also buffers of regular expressions.
+		// The race detector drops a quarter of the values that are put into a sync.Pool, including
+		// the buffers of regular expressions.
 		if spent := s.allocated() - before; !apitest.Race && spent > 100<<20 {
 			t.Errorf("%s: %.0f MiB of memory were allocated", c.path, spent/(1<<20))
 		}
 	}
 }
 
-// gzipBomb is 256 MiB of spaces and an empty object, compressed.
+// gzipBomb returns 256 MiB of spaces and an empty object, compressed.
 func gzipBomb(t *testing.T) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -175,13 +177,13 @@ func gzipBomb(t *testing.T) string {
 	return out.String()
 }
 
-// protoConfigMap is the protobuf envelope of a ConfigMap whose bytes are raw.
+// protoConfigMap returns the protobuf envelope of a ConfigMap with the given bytes.
 func protoConfigMap(raw string) string {
 	envelope := []byte("k8s\x00\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12")
 	return string(binary.AppendUvarint(envelope, uint64(len(raw)))) + raw
 }
 
-// TestChunkedBodyIsBounded sends 3 MiB and more without a Content-Length.
+// TestChunkedBodyIsBounded sends more than 3 MiB without a Content-Length.
 func TestChunkedBodyIsBounded(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
@@ -189,13 +191,14 @@ func TestChunkedBodyIsBounded(t *testing.T) {
 	r, _ := http.NewRequest("POST", s.url+s.p1, endless)
 	response, err := s.client.Do(r)
 	if err != nil {
-		return // the server hung up on the rest, which is as good
+		return // the server may also close the connection early
 	}
 	defer response.Body.Close()
 	apitest.Expect(t, response.StatusCode, 413)
 }
 
-// Bodies have a bound, and so has what many of them make of an object.
+// In addition to the limit for request bodies, there must be a limit for objects that grow with
+// each request.
 func TestObjectsDoNotGrowForEver(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onSomeFile(t))
@@ -208,7 +211,8 @@ func TestObjectsDoNotGrowForEver(t *testing.T) {
 			t.Fatal(err)
 		}
 		json, revAt := scheme.WithoutRevision(rec.JSON)
-		json = bytes.Replace(json, []byte(`"image":"i"`), []byte(`"image":"`+strings.Repeat("i", 9_300_000)+`"`), 1) // in place of many patches
+		// A client could do the same with many patches.
+		json = bytes.Replace(json, []byte(`"image":"i"`), []byte(`"image":"`+strings.Repeat("i", 9_300_000)+`"`), 1)
 		if _, err = st.Commit(t.Context(), store.Change{Op: store.OpUpdate, Key: rec.Key, Expect: rec.Rev, JSON: json, RevAt: revAt}); err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +225,8 @@ func TestObjectsDoNotGrowForEver(t *testing.T) {
 	}
 }
 
-// Three bytes of a list become a struct of 400 and more, and 3 MB became 2.4 GB with the copies.
+// An empty list element requires three bytes in JSON, but more than 400 bytes in memory. In the
+// past, a request of 3 MB required 2.4 GB.
 func TestEmptyElementsAreWeighed(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -247,7 +252,7 @@ func TestEmptyElementsAreWeighed(t *testing.T) {
 	}
 }
 
-// A body of some kilobytes does not become an object of many megabytes by its type's defaults.
+// The defaults of a type must not expand a body of some kilobytes to an object of many megabytes.
 func TestDefaultsDoNotMultiply(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -266,7 +271,8 @@ func TestDefaultsDoNotMultiply(t *testing.T) {
 	s.want(200, "PATCH", "/apis/x.io/v1/foos/a", `{"spec":[{},{}]}`, "Content-Type: application/merge-patch+json")
 }
 
-// What takes longer than its request may is answered with 504 when the computation comes to its next step, and is not stored.
+// If a request exceeds its timeout, the server must return a 504 after the current step and must
+// not store the object.
 func TestNothingIsStoredAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -274,7 +280,7 @@ func TestNothingIsStoredAfterTheDeadline(t *testing.T) {
 		"names":{"plural":"foos","kind":"Foo"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`)
 	apitest.WaitFor(t, "the type is served", func() bool { return s.send("GET", "/apis/x.io/v1/foos", "").code == 200 })
 	s.want(201, "POST", "/apis/x.io/v1/foos", `{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"a"}}`)
-	foo := func(name string) string { // hundreds of milliseconds of a processor, for those who own its fields
+	foo := func(name string) string { // field ownership makes it cost hundreds of milliseconds of CPU time
 		return `{"apiVersion":"x.io/v1","kind":"Foo","metadata":{"name":"` + name + `"},"spec":{` + listed(4, `"m%d":{`+listed(10_000, `"k%d":1`)+`}`) + `}}`
 	}
 	for _, headers := range [][]string{
@@ -301,7 +307,8 @@ func (endlessX) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestPathsStayInTheirPlace: whatever a path is made of, it leads to what its segments name, or to nothing.
+// TestPathsStayInTheirPlace checks that a path always leads to the object that its segments name,
+// or to an error.
 func TestPathsStayInTheirPlace(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
@@ -332,7 +339,8 @@ func TestPathsStayInTheirPlace(t *testing.T) {
 	apitest.Expect(t, s.revision(), before)
 }
 
-// TestRequestsThatStop: clients that go away half-way leave nothing behind but the memory that the server goes on.
+// TestRequestsThatStop checks that clients that disconnect in the middle of a request do not affect
+// the server.
 func TestRequestsThatStop(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
@@ -355,7 +363,8 @@ func TestRequestsThatStop(t *testing.T) {
 	s.want(201, "POST", s.p1, body)
 }
 
-// TestTricklingHeadersAreCutOff keeps a request's head open for as long as the server lets it.
+// TestTricklingHeadersAreCutOff sends a request header slowly until the server closes the
+// connection.
 func TestTricklingHeadersAreCutOff(t *testing.T) {
 	if !apitest.Long() {
 		t.Skip("takes ten seconds")
@@ -365,7 +374,7 @@ func TestTricklingHeadersAreCutOff(t *testing.T) {
 	begin := time.Now()
 	conn := s.dial()
 	defer conn.Close()
-	go func() { // until the connection is closed by either side
+	go func() {
 		for fmt.Fprint(conn, "GET / HTTP/1.1\r\n"); ; time.Sleep(200 * time.Millisecond) {
 			if _, err := fmt.Fprint(conn, "X: y\r\n"); err != nil {
 				return

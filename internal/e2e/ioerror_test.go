@@ -2,8 +2,9 @@
 
 package e2e
 
-// This test lets single system calls of a writing store fail as a dying disk lets them (powertrace_test.go), and looks at what the store
-// made of it: an end with one line, since nobody knows what such a disk holds, and after a restart all that was acknowledged.
+// This test makes single system calls of a writing store fail, as a broken disk would
+// (powertrace_test.go). The store must end the process with one line, because the content of such a
+// disk is unknown. After a restart it must have all acknowledged writes.
 
 import (
 	"bytes"
@@ -26,16 +27,17 @@ func TestFailingDiskEndsTheServer(t *testing.T) {
 	for _, c := range []struct {
 		title string
 		fails func(ev diskEvent) bool
-		after int // so many such calls go well
+		after int // the number of such calls that succeed first
 	}{
 		{"sync", func(ev diskEvent) bool { return ev.op == diskSync && ev.file != 0 }, 24},
 		{"the sync behind it", func(ev diskEvent) bool { return ev.op == diskSync && ev.file != 0 }, 25},
-		{"write", func(ev diskEvent) bool { return ev.op == diskWrite && ev.off >= 2*powerPage }, 1500}, // a log that becomes longer takes hundreds
+		// Extending the log takes hundreds of writes.
+		{"write", func(ev diskEvent) bool { return ev.op == diskWrite && ev.off >= 2*powerPage }, 1500},
 		{"write of a meta page", func(ev diskEvent) bool { return ev.op == diskWrite && ev.off < 2*powerPage }, 15},
 	} {
 		t.Run(c.title, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "a.db")
-			storetest.Open(t, path).Close() // that it is made is another test's matter
+			storetest.Open(t, path).Close() // another test covers the creation of the file
 			cmd := exec.Command(os.Args[0], "-test.run=^TestWritingChild$", "-test.v")
 			cmd.Env = append(os.Environ(), "APILET_WRITE_PATH="+path)
 			cmd.Env = append(cmd.Env, "GODEBUG=asyncpreemptoff=1")
@@ -49,7 +51,7 @@ func TestFailingDiskEndsTheServer(t *testing.T) {
 				if calls++; calls <= c.after {
 					return 0
 				}
-				return syscall.EIO // and all that follow: the disk is dead
+				return syscall.EIO // all later calls also fail, since the disk is broken
 			}
 			tr.record(t, cmd)
 			said := strings.TrimSpace(errs.String())
@@ -72,7 +74,7 @@ func TestFailingDiskEndsTheServer(t *testing.T) {
 	}
 }
 
-// TestWritingChild is no test but the process whose disk fails.
+// TestWritingChild is not a test. It runs in the traced process.
 func TestWritingChild(t *testing.T) {
 	path := os.Getenv("APILET_WRITE_PATH")
 	if path == "" {
@@ -81,7 +83,8 @@ func TestWritingChild(t *testing.T) {
 	writeUntilTheDiskFails(path)
 }
 
-// writeUntilTheDiskFails writes until it is killed, and says on stdout what has been acknowledged: "ack REVISION KEY", compactions too.
+// writeUntilTheDiskFails writes until it is killed. It prints every acknowledged write and
+// compaction as "ack REVISION KEY".
 func writeUntilTheDiskFails(path string) {
 	st, err := store.Open(path, store.Options{})
 	if err != nil {

@@ -1,7 +1,7 @@
 package e2e
 
-// These tests hold the kubeconfig that a server writes against files that were there before: somebody else's, its own, and its own with
-// something added.
+// These tests start a server whose kubeconfig file already exists. It may have been written by
+// another program, or by the server and then modified.
 
 import (
 	"encoding/json"
@@ -50,7 +50,7 @@ func TestKubeconfigOfTheLastRunIsGoneWhenTheNextOneStarts(t *testing.T) {
 	if !isThere(path) {
 		t.Fatal("no kubeconfig")
 	}
-	data := apitest.TempFile(t, "a.db", "no data file") // the start gets as far as this
+	data := apitest.TempFile(t, "a.db", "no data file") // the start fails at this file
 	startFails(t, "--kubeconfig="+path, onFile(data))
 	if !isThere(path) {
 		t.Error("a server that has no data took the kubeconfig of one that may have it open")
@@ -67,7 +67,7 @@ func isThere(path string) bool {
 	return err == nil
 }
 
-// What `kubectl config` adds to our file is its user's.
+// Additions to the file by `kubectl config` belong to the user.
 func TestKubeconfigKeepsWhatWasAdded(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config")
@@ -129,7 +129,7 @@ func TestPortInUseLeavesNoFileAndNamesTheFlag(t *testing.T) {
 	}
 }
 
-// Whom a kubeconfig makes of its reader, apilet backup is.
+// apilet backup authenticates as the user of the kubeconfig.
 func TestBackupAsTheUserOfAKubeconfig(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "config")
@@ -158,7 +158,8 @@ func TestBackupAsTheUserOfAKubeconfig(t *testing.T) {
 	}
 }
 
-// startTokenConfig starts a server of tokens and returns a kubeconfig with relative names.
+// startTokenConfig starts a server with tokens and returns a kubeconfig that uses relative file
+// names.
 func startTokenConfig(t *testing.T) string {
 	t.Helper()
 	s, _ := startTLS(t)

@@ -11,7 +11,7 @@ import (
 	"apilet/internal/apitest"
 )
 
-// Every kubectl names a kind that is not there, instead of its own trouble with schemas.
+// Every version of kubectl reports a missing kind instead of an error about schemas.
 func TestKubectlSaysThatAKindIsMissing(t *testing.T) {
 	t.Parallel()
 	s, dir := startTest(t), t.TempDir()
@@ -28,7 +28,7 @@ func TestKubectlSaysThatAKindIsMissing(t *testing.T) {
 	}
 }
 
-// What kubectl says of a Service that has two addresses.
+// kubectl shows both addresses of a Service.
 func TestKubectlShowsBothAddresses(t *testing.T) {
 	t.Parallel()
 	s, dir := startTest(t, "--service-cluster-ip-range=10.96.0.0/16,fd00:10::/108"), t.TempDir()

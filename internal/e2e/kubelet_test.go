@@ -1,6 +1,6 @@
 package e2e
 
-// These tests have a kubelet of their own, which answers as they say. Real ones are in .ci/node.
+// These tests use a fake kubelet. Tests with real kubelets are in .ci/node.
 
 import (
 	"bufio"
@@ -31,18 +31,18 @@ import (
 	"apilet/internal/apitest"
 )
 
-// A fakeKubelet is a TLS server that knows the certificates of one authority.
+// A fakeKubelet is a TLS server that verifies client certificates.
 type fakeKubelet struct {
 	*httptest.Server
 	port int
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	asked  []string   // method and URI of each request
-	users  []string   // of the client certificates
+	users  []string   // names in the client certificates
 	answer http.HandlerFunc
 }
 
-// startKubelet starts a kubelet whose certificate is of the authority ca.
+// startKubelet starts a kubelet with a certificate issued by ca.
 func startKubelet(t *testing.T, ca apitest.CA, answer http.HandlerFunc) *fakeKubelet {
 	t.Helper()
 	certFile, keyFile := ca.IssuePair(t, &x509.Certificate{SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "node-1"}, NotBefore: time.Now().Add(-time.Hour),
@@ -72,14 +72,14 @@ func (k *fakeKubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	k.answer(w, r)
 }
 
-// requests returns the requests that have come.
+// requests returns all requests to the kubelet.
 func (k *fakeKubelet) requests() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return append([]string(nil), k.asked...)
 }
 
-// upgrade answers with 101 and returns the connection.
+// upgrade responds with 101 and returns the connection.
 func upgrade(t *testing.T, w http.ResponseWriter, protocol string) net.Conn {
 	conn, _, err := w.(http.Hijacker).Hijack()
 	if err != nil {
@@ -90,7 +90,7 @@ func upgrade(t *testing.T, w http.ResponseWriter, protocol string) net.Conn {
 	return conn
 }
 
-// startWithNode starts a server with a node whose kubelet is k, and a Pod on it.
+// startWithNode starts a server that has a node with kubelet k, and Pods on it.
 func startWithNode(t *testing.T, k *fakeKubelet, flags ...string) *testServer {
 	t.Helper()
 	s, _ := startTLS(t, flags...)
@@ -99,7 +99,7 @@ func startWithNode(t *testing.T, k *fakeKubelet, flags ...string) *testServer {
 	return s
 }
 
-// addNode registers a node, and puts Pods on it.
+// addNode creates a node with kubelet k, and Pods.
 func (s *testServer) addNode(k *fakeKubelet) {
 	s.t.Helper()
 	s.want(201, "POST", "/api/v1/nodes", `{"metadata":{"name":"node-1"}}`)
@@ -180,7 +180,7 @@ func TestLogsComeFromTheKubelet(t *testing.T) {
 	}
 
 	ws := s.dialWebSocket(podsPath+"/p/log", "binary.k8s.io")
-	for _, want := range []string{"", "hello\n"} { // the first message says that the log was found
+	for _, want := range []string{"", "hello\n"} { // the first message only means that the log was found
 		var text string
 		if err := websocket.Message.Receive(ws, &text); text != want || err != nil {
 			t.Errorf("got %q, %v by WebSocket, want %q", text, err, want)
@@ -188,7 +188,8 @@ func TestLogsComeFromTheKubelet(t *testing.T) {
 	}
 }
 
-// A kubelet that shows a certificate of another authority is not asked.
+// The server must not send a request if the kubelet's certificate was not issued by the configured
+// CA.
 func TestKubeletsAreVerified(t *testing.T) {
 	t.Parallel()
 	ca, _ := apitest.NewCA(t)
@@ -208,7 +209,8 @@ func TestKubeletsAreVerified(t *testing.T) {
 	}
 }
 
-// Without flags the server shows a certificate of its own authority, whose user may do with kubelets what it needs to.
+// By default the server uses a client certificate from its own CA. The user in this certificate
+// must have sufficient permissions for kubelets.
 func TestServerHasACertificateForKubelets(t *testing.T) {
 	t.Parallel()
 	ca, _ := apitest.NewCA(t)
@@ -231,7 +233,8 @@ func TestServerHasACertificateForKubelets(t *testing.T) {
 	}
 }
 
-// dialUpgrade sends a request that upgrades the connection, and returns the connection and the answer.
+// dialUpgrade sends a request that upgrades the connection. It returns the connection and the
+// response.
 func (s *testServer) dialUpgrade(method, path, protocol string, headers ...string) (*bufferedConn, *http.Response) {
 	s.t.Helper()
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), s.client.Transport.(*http.Transport).TLSClientConfig)
@@ -252,7 +255,7 @@ func (s *testServer) dialUpgrade(method, path, protocol string, headers ...strin
 	return &bufferedConn{conn, reader}, response
 }
 
-// A bufferedConn is a connection of which a part was read.
+// A bufferedConn is a connection with data that was already read from it.
 type bufferedConn struct {
 	net.Conn
 	r *bufio.Reader
@@ -294,7 +297,7 @@ func TestExecIsAConnectionToTheKubelet(t *testing.T) {
 		}
 		conn.Close()
 		select {
-		case <-ended: // the kubelet's end is closed when the client has left
+		case <-ended: // the server must also close the connection to the kubelet
 		case <-apitest.Timeout(t):
 			t.Errorf("%s: the connection to the kubelet is still open", asked)
 		}
@@ -312,7 +315,7 @@ func TestExecIsAConnectionToTheKubelet(t *testing.T) {
 	s.want(405, "DELETE", podsPath+"/p/exec", "")
 }
 
-// A server without nodes says that no Pods run.
+// If there are no nodes, the error must say that Pods do not run.
 func TestExecWithoutNodesSaysWhy(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -323,7 +326,8 @@ func TestExecWithoutNodesSaysWhy(t *testing.T) {
 	s.want(204, "GET", podsPath+"/p/log", "")
 }
 
-// Who may not create pods/exec reaches no kubelet, however the path is written, and with no verb that begins a WebSocket.
+// A user who may not create pods/exec cannot reach the kubelet. Other forms of the path and other
+// verbs that begin a WebSocket do not help.
 func TestExecTakesTheRightToCreate(t *testing.T) {
 	t.Parallel()
 	ca, _ := apitest.NewCA(t)
@@ -352,7 +356,7 @@ func TestExecTakesTheRightToCreate(t *testing.T) {
 	}
 }
 
-// Admission sees exec as CONNECT, with the options of the request as the object.
+// Admission plug-ins see exec as CONNECT. The object must contain the options of the request.
 func TestExecGoesThroughAdmission(t *testing.T) {
 	t.Parallel()
 	ca, _ := apitest.NewCA(t)
@@ -410,7 +414,8 @@ func TestExecGoesThroughAdmission(t *testing.T) {
 	}
 }
 
-// serveSPDY answers as a kubelet that knows no WebSockets: it copies stdin to stdout, and ends with a status. To a port-forward it says hello.
+// serveSPDY behaves like a kubelet without WebSockets. It copies stdin to stdout and ends with a
+// status. A port-forward gets the text hello.
 func serveSPDY(t *testing.T, w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Upgrade") != "SPDY/3.1" {
 		http.Error(w, "no WebSockets here", http.StatusBadRequest)
@@ -448,7 +453,7 @@ func serveSPDY(t *testing.T, w http.ResponseWriter, r *http.Request) {
 	<-conn.CloseChan()
 }
 
-// dialWebSocket opens a WebSocket with a protocol.
+// dialWebSocket opens a WebSocket with a subprotocol.
 func (s *testServer) dialWebSocket(path, protocol string) *websocket.Conn {
 	s.t.Helper()
 	config, err := websocket.NewConfig(strings.Replace(s.url, "https", "wss", 1)+path, "wss://127.0.0.1")
@@ -465,14 +470,14 @@ func (s *testServer) dialWebSocket(path, protocol string) *websocket.Conn {
 	return ws
 }
 
-// The newest WebSocket protocols are translated for kubelets before 1.36.
+// The newest WebSocket subprotocols are translated for kubelets before 1.36.
 func TestOldKubeletsUnderstandNewWebSockets(t *testing.T) {
 	t.Parallel()
 	ca, _ := apitest.NewCA(t)
 	k := startKubelet(t, ca, func(w http.ResponseWriter, r *http.Request) { serveSPDY(t, w, r) })
 	s := startWithNode(t, k)
 	ws := s.dialWebSocket(podsPath+"/p/exec?command=cat&stdin=1&stdout=1", "v5.channel.k8s.io")
-	for _, message := range []string{"\x00one ", "\x00two", "\xff\x00"} { // the last one closes channel 0
+	for _, message := range []string{"\x00one ", "\x00two", "\xff\x00"} { // the last message closes channel 0
 		if err := websocket.Message.Send(ws, []byte(message)); err != nil {
 			t.Fatal(err)
 		}
@@ -512,7 +517,7 @@ func TestOldKubeletsUnderstandNewWebSockets(t *testing.T) {
 	}
 }
 
-// Mutating webhooks and policies change the options with which the kubelet is asked.
+// Mutating webhooks and policies can change the options that the kubelet receives.
 func TestMutatingAdmissionOfExec(t *testing.T) {
 	t.Parallel()
 	ca, _ := apitest.NewCA(t)

@@ -1,9 +1,10 @@
 package e2e
 
-// This file tests the reads of list.go from outside, against what was observed on kube-apiserver 1.36; where apilet answers differently, and means
-// to, the case says so.
+// This file tests the reads of list.go from outside. The expected responses were observed on
+// kube-apiserver 1.36. If apilet differs deliberately, the test case says so.
 //
-// Most tests stand on a listScene: ConfigMaps a to e in namespace p1 and z in p2, written in this order. An answer is compared as a line:
+// Most tests use a listScene: ConfigMaps a to e in namespace p1 and z in p2, created in this order.
+// Responses are compared in the form of a line:
 //
 //	a b @now, more, 3 left        a list of a and b at the newest revision, with a continue token and remainingItemCount 3
 //	a b c @c                      a list at the revision that wrote c
@@ -36,10 +37,10 @@ const (
 	asPartial = "Accept: application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 )
 
-// A listScene is a server with a few objects whose revisions have names.
+// A listScene is a server with a few objects. Their revisions have names.
 type listScene struct {
 	*testServer
-	p1  string // path of the ConfigMaps of namespace p1
+	p1  string // path of the ConfigMaps in namespace p1
 	rev map[string]int64
 }
 
@@ -55,18 +56,18 @@ func startScene(t *testing.T, flags ...string) *listScene {
 	return s
 }
 
-// labelled is the JSON of a ConfigMap with the label odd.
+// labelled returns the JSON of a ConfigMap with the label odd.
 func labelled(name, odd string) string {
 	return `{"metadata":{"name":"` + name + `","labels":{"odd":"` + odd + `"}},"data":{"of":"` + name + `"}}`
 }
 
-// list makes a GET of p1's ConfigMaps and returns the answer as a line.
+// list lists p1's ConfigMaps and returns the response as a line.
 func (s *listScene) list(query string, headers ...string) string {
 	s.t.Helper()
 	return s.brief(s.send("GET", s.p1+"?"+query, "", headers...))
 }
 
-// brief is an answer as a line.
+// brief returns the response as a line.
 func (s *listScene) brief(a answer) string {
 	s.t.Helper()
 	if a.code != 200 {
@@ -95,7 +96,8 @@ func (s *listScene) revName(rev int64) string {
 	return strconv.FormatInt(rev, 10)
 }
 
-// fillIn replaces r(x) by the revision that wrote x, F by one of the future, and TOKEN by the token after a and b.
+// fillIn replaces r(x) by the revision that wrote x, F by a future revision, and TOKEN by the token
+// that follows a and b.
 func (s *listScene) fillIn(text string) string {
 	for name, rev := range s.rev {
 		text = strings.ReplaceAll(text, "r("+name+")", strconv.FormatInt(rev, 10))
@@ -108,7 +110,7 @@ func (s *listScene) fillIn(text string) string {
 
 const futureRev = "99999999"
 
-// A briefCase is a query and the line that answers it.
+// A briefCase is a query with the expected response as a line.
 type briefCase struct{ title, query, want string }
 
 func (s *listScene) check(t *testing.T, cases []briefCase) {
@@ -123,7 +125,8 @@ func (s *listScene) check(t *testing.T, cases []briefCase) {
 
 // ---- The decision table ----
 
-// refusals are the texts of the table's errors. M1 to M4 are 422s, which refusedWith puts together.
+// refusals contains the texts of all errors in the table. M1 to M4 are causes of a 422, which
+// refusedWith combines.
 var refusals = map[string]string{
 	"M1":  `resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided`,
 	"M2":  `resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided`,
@@ -134,7 +137,8 @@ var refusals = map[string]string{
 	"M10": `400 BadRequest specifying resource version is not allowed when using continue`,
 }
 
-// refusedWith is the line of a refusal: "M8", "M1", or "M1+M4" for a 422 with two causes. Other text stays as it is.
+// refusedWith returns the line of an error: "M8", "M1", or "M1+M4" for a 422 with two causes. It
+// returns any other text unchanged.
 func refusedWith(name string) string {
 	if name == "M5" || name == "M8" || name == "M10" {
 		return refusals[name]
@@ -153,8 +157,9 @@ func refusedWith(name string) string {
 	return `422 Invalid ListOptions.meta.k8s.io "" is invalid: ` + text
 }
 
-// TestListDecisionTable asks for every combination of resourceVersion, resourceVersionMatch, limit and continue. The history is
-// compacted to r(c), so b is too old. Unlike kube-apiserver with its watch cache, a limit counts at resourceVersion 0, too.
+// TestListDecisionTable tests every combination of resourceVersion, resourceVersionMatch, limit and
+// continue. The history is compacted to r(c), so the revision of b is too old. Unlike
+// kube-apiserver with its watch cache, apilet also applies a limit at resourceVersion 0.
 func TestListDecisionTable(t *testing.T) {
 	t.Parallel()
 	s := startScene(t, onSomeFile(t))
@@ -308,7 +313,7 @@ func TestListChunks(t *testing.T) {
 	t.Run("changes between pages", func(t *testing.T) { checkSnapshot(t, s) })
 }
 
-// walk follows tokens to the end and checks the arithmetic of every page.
+// walk follows the tokens to the end and checks the counts of every page.
 func (s *listScene) walk(t *testing.T, path, want string) {
 	t.Helper()
 	total := len(strings.Fields(want))
@@ -325,7 +330,8 @@ func (s *listScene) walk(t *testing.T, path, want string) {
 	apitest.Expect(t, strings.Join(got, " "), want)
 }
 
-// checkSnapshot changes the collection between two pages: the pages do not show it, a watch from their revision does.
+// checkSnapshot changes the collection between two pages. The second page must not include the
+// changes. A watch from the first page's revision must return them.
 func checkSnapshot(t *testing.T, s *listScene) {
 	first := s.want(200, "GET", s.p1+"?limit=2", "")
 	s.want(201, "POST", s.p1, configMap("bb"))
@@ -347,7 +353,7 @@ func TestPageAfterRestart(t *testing.T) {
 	apitest.Expect(t, s.list("limit=2&continue="+token), "c d @z, more, 1 left")
 }
 
-// TestLargeListIsStreamed lists what no buffer of the server holds at once.
+// TestLargeListIsStreamed lists more data than the server ever buffers.
 func TestLargeListIsStreamed(t *testing.T) {
 	t.Parallel()
 	const objects, size = 5000, 1000
@@ -368,14 +374,15 @@ func TestLargeListIsStreamed(t *testing.T) {
 	apitest.Expect(t, s.want(200, "GET", path+"?continue="+page.token(), "").get("items.#"), 500)
 }
 
-// filled is a flag: a data file with n ConfigMaps of about size bytes in namespace default, half of them with half=0.
+// filled returns a flag for a data file with n ConfigMaps of about size bytes in namespace default.
+// Half of them have the label half=0.
 func filled(t testing.TB, n, size int) string {
 	t.Helper()
 	path, payload := filepath.Join(t.TempDir(), "filled.db"), strings.Repeat("x", max(size-250, 1))
 	openTestStore(t, path, func(st *store.Store) error {
 		next := make(chan int)
 		var group sync.WaitGroup
-		for range 128 { // they are committed together
+		for range 128 { // concurrent writes are committed together
 			group.Go(func() {
 				for i := range next {
 					const head = `{"metadata":{"resourceVersion":"`
@@ -415,7 +422,7 @@ func TestBadTokensAre400(t *testing.T) {
 	} {
 		t.Run(title, func(t *testing.T) { apitest.Expect(t, s.list("continue="+url.QueryEscape(token)), bad) })
 	}
-	for text, want := range map[string]string{ // never a token of ours: told as by kube-apiserver
+	for text, want := range map[string]string{ // for other tokens, the errors are the same as in kube-apiserver
 		"hello": "invalid character 'h' looking for beginning of value",
 		`{"v":"meta.k8s.io/v2","rv":3,"start":"b\u0000"}`:            "server does not recognize this encoded version meta.k8s.io/v2",
 		`{"v":"meta.k8s.io/v1","rv":3,"start":""}`:                   "encoded start key empty (version meta.k8s.io/v1)",
@@ -436,11 +443,12 @@ func TestBadTokensAre400(t *testing.T) {
 			}
 		})
 	}
-	if got := s.list("continue=" + genuine[:len(genuine)-1]); !strings.HasPrefix(got, bad) { // base64 or none, by its length
+	// A truncated token may still be valid base64, depending on its length.
+	if got := s.list("continue=" + genuine[:len(genuine)-1]); !strings.HasPrefix(got, bad) {
 		t.Errorf("a token that was cut: %s", got)
 	}
 	for _, token := range []string{`"rv":3,"start":"b\u0000"`, `"rv":99999999,"start":"b\u0000"`, `"rv":-1,"start":"b\u0000"`} {
-		t.Run("kube-apiserver's "+token, func(t *testing.T) { // is never followed, whatever it says
+		t.Run("kube-apiserver's "+token, func(t *testing.T) { // such a token is always rejected
 			got := s.list("continue=" + encode([]byte(`{"v":"meta.k8s.io/v1",`+token+`}`)))
 			if !strings.HasPrefix(got, "410 Expired The provided continue parameter is a kube-apiserver's") {
 				t.Error(got)
@@ -458,7 +466,7 @@ func TestBadTokensAre400(t *testing.T) {
 	}
 }
 
-// keyFile is a flag: the keys of continue tokens.
+// keyFile returns a flag with the keys of continue tokens.
 func keyFile(t *testing.T, keys ...byte) string {
 	text := ""
 	for _, key := range keys {
@@ -476,11 +484,13 @@ func TestServersShareTokens(t *testing.T) {
 	data := apitest.ReadFile(t, one.flag("data"))
 	two := &listScene{testServer: startTest(t, onFile(apitest.TempFile(t, "two.db", string(data))), shared), p1: one.p1, rev: one.rev}
 	one.start()
-	next := func(token string) string { // and the revision as it is: which one is the newest is each server's own affair
+	// The revision is shown as a number, because the newest revisions of the servers differ.
+	next := func(token string) string {
 		a := two.want(200, "GET", two.p1+"?limit=2&continue="+token, "")
 		return fmt.Sprintf("%s @%d, more: %t, %s left", a.names(), a.rev(), a.token() != "", a.get("metadata.remainingItemCount"))
 	}
-	token := one.want(200, "GET", one.p1+one.fillIn("?limit=2&resourceVersion=r(z)&resourceVersionMatch=Exact"), "").token() // which both have
+	// Both servers have revision z.
+	token := one.want(200, "GET", one.p1+one.fillIn("?limit=2&resourceVersion=r(z)&resourceVersionMatch=Exact"), "").token()
 	apitest.Expect(t, next(token), fmt.Sprintf("c d @%d, more: true, 1 left", one.rev["z"]))
 	foreign := startScene(t, shared)
 	apitest.Expect(t, strings.HasPrefix(foreign.list("limit=2&continue="+token), "410 Expired"), true)
@@ -604,7 +614,7 @@ func checkPast(t *testing.T, s *listScene) {
 	apitest.Expect(t, exact(now-1).names(), "a b c d e")
 	apitest.Expect(t, exact(now-1).get("items.0.data.of"), "later")
 	apitest.Expect(t, exact(now).names(), "a c d e")
-	apitest.Expect(t, exact(now).rev(), now) // 60
+	apitest.Expect(t, exact(now).rev(), now)
 }
 
 // ---- Selectors ----
@@ -649,8 +659,8 @@ func TestSelectors(t *testing.T) {
 	t.Run("events", func(t *testing.T) { checkEventSelectors(t, s) })
 }
 
-// TestPodsOfANode asks as kubelets do, for which there is an index: whole and in pages, at a revision that is gone by, and with a watch that begins
-// with a list.
+// TestPodsOfANode tests the index for the requests of kubelets. The requests use pages, old
+// revisions, and a watch with initial events.
 func TestPodsOfANode(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -684,7 +694,7 @@ func TestPodsOfANode(t *testing.T) {
 	w.want("ADDED g", "MODIFIED a", "DELETED a")
 }
 
-// checkEventSelectors asks as kubectl describe does.
+// checkEventSelectors sends the requests of kubectl describe.
 func checkEventSelectors(t *testing.T, s *listScene) {
 	events := "/api/v1/namespaces/p1/events"
 	for _, name := range []string{"one", "two"} {
@@ -733,8 +743,9 @@ func TestGetObject(t *testing.T) {
 
 // ---- Consistency under load ----
 
-// TestListsAreConsistentUnderLoad lets writers create, update and delete while others list in chunks. Afterwards the log of all events
-// says what each list had to show at its revision, and what a watch from there must deliver.
+// TestListsAreConsistentUnderLoad runs writers that create, update and delete, and clients that
+// list in chunks. Afterwards it replays the events up to the revision of each list and compares the
+// result with the list. It also starts watches at the revisions of some lists.
 func TestListsAreConsistentUnderLoad(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -779,11 +790,11 @@ func TestListsAreConsistentUnderLoad(t *testing.T) {
 	t.Logf("%d writes, %d lists", len(events), len(l.lists))
 }
 
-// listLoad is what the writers and listers of a test have seen.
+// listLoad records the writes and lists of a test.
 type listLoad struct {
 	*testServer
 	path    string
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	acked   map[int64]string
 	deletes int
 	lists   []snapshotList
@@ -817,10 +828,10 @@ func liveText(live map[string]string) string {
 	return strings.Join(items, " ")
 }
 
-// write changes nine names of its own as fast as it can.
+// write creates, updates and deletes nine objects as fast as possible.
 func (l *listLoad) write(ctx context.Context, w int, random *rand.Rand) {
 	exists := map[string]bool{}
-	for i := 0; i == 0 || ctx.Err() == nil; i++ { // once, however slow the machine
+	for i := 0; i == 0 || ctx.Err() == nil; i++ { // at least once, even on a slow machine
 		name, data := fmt.Sprintf("w%d-%d", w, random.IntN(9)), fmt.Sprintf("%d.%d", w, i)
 		body := configMap(name, "k", data)
 		var a answer
@@ -854,9 +865,9 @@ func (l *listLoad) note(rev int64, data string) {
 	l.acked[rev] = data
 }
 
-// listAll lists again and again, in chunks.
+// listAll repeatedly lists everything in chunks.
 func (l *listLoad) listAll(ctx context.Context, limit int) {
-	for first := true; first || ctx.Err() == nil; first = false { // once, however slow the machine
+	for first := true; first || ctx.Err() == nil; first = false { // at least once, even on a slow machine
 		var items []string
 		var rev int64
 		for token := ""; ; {
@@ -881,7 +892,7 @@ func (l *listLoad) listAll(ctx context.Context, limit int) {
 	}
 }
 
-// replay watches from a revision up to now.
+// replay returns the events from a revision to the current one.
 func (l *listLoad) replay(from int64) (events []loadEvent) {
 	end := l.want(201, "POST", l.path, fmt.Sprintf(`{"metadata":{"generateName":"end-%d-"}}`, from)).get("metadata.name").String()
 	w := l.watch(fmt.Sprintf("%s?watch=1&resourceVersion=%d", l.path, from))

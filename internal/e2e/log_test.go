@@ -1,6 +1,7 @@
 package e2e
 
-// These tests ask a running server what became of objects, as people do: `apilet log` and `apilet diff`, and what is found by itself.
+// These tests query the history of a running server with `apilet log` and `apilet diff`, and read
+// its findings.
 
 import (
 	"fmt"
@@ -58,7 +59,8 @@ func TestLogTellsWhoChangedWhat(t *testing.T) {
 	}
 }
 
-// TestLogByFields: changes are selected by what kubectl can select the objects by, before them or after.
+// TestLogByFields checks that changes are selected by the fields that kubectl can use, before and
+// after the change.
 func TestLogByFields(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -103,7 +105,8 @@ func TestLogByFields(t *testing.T) {
 	}
 }
 
-// TestDiffComparesMoments: of a type, of all types, of one that came or went meanwhile, and of what is in no list.
+// TestDiffComparesMoments compares two moments. One of the types is not defined at the first
+// moment.
 func TestDiffComparesMoments(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -153,7 +156,8 @@ func TestDiffComparesMoments(t *testing.T) {
 	}
 }
 
-// TestLogFollows prints what happens while it runs, and ends when nobody reads.
+// TestLogFollows checks that the command immediately prints each change, and that it ends if its
+// output is closed.
 func TestLogFollows(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -166,7 +170,7 @@ func TestLogFollows(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cmd.Process.Kill() })
-	lines := make(chan string, 100) // more than there will be
+	lines := make(chan string, 100) // more than the command prints
 	var done sync.WaitGroup
 	done.Go(func() {
 		buf := make([]byte, 4096)
@@ -199,7 +203,7 @@ func TestLogFollows(t *testing.T) {
 	_ = read.Close()
 	done.Wait()
 	ended := make(chan struct{})
-	go func() { // until the command ends, or is killed
+	go func() {
 		_ = cmd.Wait()
 		close(ended)
 	}()
@@ -214,7 +218,8 @@ func TestLogFollows(t *testing.T) {
 	})
 }
 
-// fight is two controllers that set a label of an object back and forth, which is found.
+// fight simulates two controllers that set a label to different values in turn, which results in a
+// finding.
 func (s *testServer) fight(path string, headers ...string) {
 	s.t.Helper()
 	for i := range 20 {
@@ -223,7 +228,8 @@ func (s *testServer) fight(path string, headers ...string) {
 	}
 }
 
-// TestFindingsAreForThoseWhoMayList what they are about.
+// TestFindingsAreForThoseWhoMayList checks that a user only receives findings about objects that
+// the user may list.
 func TestFindingsAreForThoseWhoMayList(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)

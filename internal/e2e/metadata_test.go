@@ -1,10 +1,11 @@
 package e2e
 
-// This file compares what becomes of changes to metadata that means something: each annotation and label below is added, changed and taken
-// away, in objects and their subresources, by each kind of write. testdata/metadata.txt.gz has what a kube-apiserver 1.37 makes of it, where that
-// is not simply done:
+// This file tests annotations and labels that affect the behavior of the server. The tests add,
+// change and remove each annotation and label below. They use each kind of write, for objects and
+// for subresources. testdata/metadata.txt.gz contains the responses of kube-apiserver 1.37, except
+// for changes that are simply stored:
 //
-//	go test -run TestMetadataChangesAsInKubernetes -oracle URL -token TOKEN .    asks one and writes the file
+//	go test -run TestMetadataChangesAsInKubernetes -oracle URL -token TOKEN ./internal/e2e    records the file again
 
 import (
 	"bytes"
@@ -28,17 +29,18 @@ import (
 
 const metadataFile = "testdata/metadata.txt.gz"
 
-// A noteKind is a type whose notes are changed.
+// A noteKind is a type of objects and the notes to be changed in them.
 type noteKind struct {
 	path  string // of the collection
 	title string
 	body  string // an object without metadata
-	subs  string // its subresources, by spaces
+	subs  string // subresources, separated by spaces
 	notes []string
 }
 
-// A note is a key, a value and another value, by spaces. "-" is the empty value; a key that begins with : is a label, one that begins with ! is
-// written in every form and by every subresource, the others by merge patches of the object and its status.
+// A note contains a key and two values, separated by spaces. "-" means the empty value. The prefix
+// ":" marks a label. If the key starts with "!", all forms of writes and all subresources are used.
+// Otherwise, only merge patches of the object and its status are used.
 var (
 	podNotes = []string{
 		"!container.apparmor.security.beta.kubernetes.io/c unconfined runtime/default",
@@ -78,7 +80,7 @@ const (
 	plainSpec = `"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}`
 )
 
-// noteKinds are the types that have notes with a meaning.
+// noteKinds returns the types that have notes with a meaning.
 func noteKinds(request string) []noteKind {
 	group := func(group, plural, body, subs string, notes ...string) noteKind {
 		return noteKind{"/apis/" + group + "/" + plural, "", body, subs, append(notes, commonNotes...)}
@@ -143,14 +145,14 @@ func noteKinds(request string) []noteKind {
 	}
 }
 
-// A noteCase is one change.
+// A noteCase is a test case that changes a note.
 type noteCase struct {
 	kind           *noteKind
 	sub, form, op  string
 	key            string
 	label, every   bool
 	before, after  string
-	exists, stays  bool // before, after
+	exists, stays  bool // whether the note exists before and after the change
 	template, name string
 }
 
@@ -159,7 +161,7 @@ func (c *noteCase) String() string {
 	return fmt.Sprintf("%s %s %s %s%s %q>%q", c.kind.title, strings.TrimPrefix(c.sub+" ", " ")+c.form, c.op, place, c.key, c.before, c.after)
 }
 
-// noteCases are all of them, in an order that does not change.
+// noteCases returns all cases in a stable order.
 func noteCases(request string) (cases []*noteCase) {
 	seen := map[string]int{}
 	for _, kind := range noteKinds(request) {
@@ -181,7 +183,8 @@ func noteCases(request string) (cases []*noteCase) {
 				}
 			}
 		}
-		if kind.has("spec.template") && !strings.HasSuffix(kind.path, "replicationcontrollers") { // where kube-apiserver warns of what was there before
+		// For ReplicationControllers, kube-apiserver also warns of the existing template.
+		if kind.has("spec.template") && !strings.HasSuffix(kind.path, "replicationcontrollers") {
 			cases = append(cases, templateCases(&kind)...)
 		}
 	}
@@ -204,7 +207,7 @@ func templateCases(kind *noteKind) (cases []*noteCase) {
 
 var kindsInEveryForm = regexp.MustCompile("/(pods|namespaces|nodes|jobs|certificatesigningrequests)$")
 
-// changes are the ways to write a note by a subresource.
+// changes returns the cases that write a note by a subresource.
 func (c noteCase) changes(sub, one, other string) (cases []*noteCase) {
 	add := func(op, form, before, after string, exists, stays bool) {
 		next := c
@@ -212,7 +215,7 @@ func (c noteCase) changes(sub, one, other string) (cases []*noteCase) {
 		cases = append(cases, &next)
 	}
 	switch {
-	case sub == "binding" && c.key == "bad^key": // which kube-apiserver stores
+	case sub == "binding" && c.key == "bad^key": // kube-apiserver stores such a key
 		return nil
 	case sub == "binding":
 		add("add", "post", "", one, false, true)
@@ -230,14 +233,14 @@ func (c noteCase) changes(sub, one, other string) (cases []*noteCase) {
 		add("add", form, "", one, false, true)
 		add("change", form, one, other, true, true)
 		add("change", form, other, one, true, true)
-		if form != "apply" { // which takes away what it owns alone
+		if form != "apply" { // apply only removes the fields that it owns
 			add("remove", form, one, "", true, false)
 		}
 	}
 	return cases
 }
 
-// A noteServer is whom it is done to.
+// A noteServer is the server that receives the requests.
 type noteServer struct {
 	t       *testing.T
 	url     string
@@ -264,7 +267,7 @@ func (s *noteServer) send(method, path, contentType string, body []byte) (int, h
 	return response.StatusCode, response.Header, answer.Bytes()
 }
 
-// object is the kind's with or without the note.
+// object returns an object of the kind, with the note if with is set.
 func (c *noteCase) object(value string, with bool) map[string]any {
 	var obj map[string]any
 	_ = json.Unmarshal([]byte(c.kind.body), &obj)
@@ -279,7 +282,7 @@ func (c *noteCase) object(value string, with bool) map[string]any {
 	return obj
 }
 
-// note puts the note where it belongs; nil takes it away, as in a merge patch.
+// note sets the note in an object. If value is nil, the note is removed by a merge patch.
 func (c *noteCase) note(obj map[string]any, value any) {
 	path := []string{"metadata", c.notesField()}
 	if c.template != "" {
@@ -300,7 +303,7 @@ func (c *noteCase) notesField() string {
 	return map[bool]string{true: "labels", false: "annotations"}[c.label]
 }
 
-// do makes the change and says what became of it; "" where it is simply done.
+// do makes the change and returns its outcome, or "" if it was simply stored.
 func (s *noteServer) do(c *noteCase) string {
 	create, _ := json.Marshal(c.object(c.before, c.exists))
 	if c.op == "create" {
@@ -326,7 +329,7 @@ func (s *noteServer) do(c *noteCase) string {
 	return c.outcome(code, header, answer)
 }
 
-// request is the method, path, type and body of the change.
+// request returns the method, path, content type and body of the change.
 func (c *noteCase) request(path string, made []byte) (string, string, string, []byte) {
 	obj := map[string]any{}
 	value := any(c.after)
@@ -358,7 +361,7 @@ func (c *noteCase) request(path string, made []byte) (string, string, string, []
 	return "PATCH", path, "application/merge-patch+json", marshal()
 }
 
-// outcome is one line about an answer.
+// outcome returns a response as one line.
 func (c *noteCase) outcome(code int, header http.Header, answer []byte) string {
 	words := []string{}
 	for _, warning := range header["Warning"] {
@@ -391,7 +394,7 @@ func (c *noteCase) outcome(code int, header http.Header, answer []byte) string {
 	return strings.Join(words, "; ")
 }
 
-// ownWords are what an answer has of a server's own.
+// ownWords matches the parts of a response that depend on the server.
 var ownWords = regexp.MustCompile(`note-[0-9]+|` + kubetest.AnyUID.String())
 
 func TestMetadataChangesAsInKubernetes(t *testing.T) {
@@ -425,7 +428,7 @@ func TestMetadataChangesAsInKubernetes(t *testing.T) {
 	}
 }
 
-// readOutcomes are the recorded ones, by case.
+// readOutcomes returns the recorded outcomes by case.
 func readOutcomes(t *testing.T) map[string]string {
 	unzipped, err := gzip.NewReader(bytes.NewReader(apitest.ReadFile(t, metadataFile)))
 	if err != nil {
@@ -446,7 +449,7 @@ func readOutcomes(t *testing.T) map[string]string {
 func writeOutcomes(t *testing.T, text string) {
 	var zipped bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&zipped, gzip.BestCompression)
-	_, _ = io.WriteString(z, text) // a buffer takes all
+	_, _ = io.WriteString(z, text)
 	_ = z.Close()
 	if err := os.WriteFile(metadataFile, zipped.Bytes(), 0o644); err != nil {
 		t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 	"apilet/internal/apitest"
 )
 
-// A nodeServer is a server and the folder that node-bootstrap writes for it.
+// A nodeServer is a server with a directory for the output of node-bootstrap.
 type nodeServer struct {
 	*testServer
 	certDir, kubeconfig, dir string
@@ -40,7 +40,7 @@ func (n *nodeServer) bootstrap(more ...string) run {
 		"--node-name=n1", "--node-ip=192.0.2.1", n.dir}, more...)...)
 }
 
-// as uses the given kubeconfig for all following requests.
+// as makes all following requests use the given kubeconfig.
 func (n *nodeServer) as(name string) {
 	n.t.Helper()
 	config := apitest.ReadFile(n.t, filepath.Join(n.dir, name+".kubeconfig"))
@@ -65,7 +65,7 @@ func (n *nodeServer) as(name string) {
 	n.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}}}
 }
 
-// content returns the content of all files in the folder.
+// content returns the content of all files in the directory.
 func (n *nodeServer) content() map[string]string {
 	n.t.Helper()
 	entries, err := os.ReadDir(n.dir)
@@ -109,8 +109,8 @@ func TestNodeBootstrapMakesUsersOfANode(t *testing.T) {
 	}
 }
 
-// TestNodeBootstrapBindsTheGroupsOfTLSBootstrap sends the SubjectAccessReviews that kube-controller-manager sends before it
-// approves a certificate signing request.
+// TestNodeBootstrapBindsTheGroupsOfTLSBootstrap sends the SubjectAccessReviews that
+// kube-controller-manager sends before it approves a certificate signing request.
 func TestNodeBootstrapBindsTheGroupsOfTLSBootstrap(t *testing.T) {
 	t.Parallel()
 	n := startForNodes(t, "--authorization-mode=Node,RBAC")
@@ -235,7 +235,8 @@ func TestNodeBootstrapConfiguresTheKubelet(t *testing.T) {
 	}
 }
 
-// TestNodeBootstrapExplainsItself covers mistakes that would otherwise only appear in the log of the kubelet.
+// TestNodeBootstrapExplainsItself tests mistakes that would otherwise only appear in the kubelet's
+// log.
 func TestNodeBootstrapExplainsItself(t *testing.T) {
 	t.Parallel()
 	right := startForNodes(t, "--authorization-mode=RBAC")

@@ -1,7 +1,9 @@
 package e2e
 
-// What an operator has to know, each brought about on a server: which check of /readyz says so and what it does to the server's readiness, which
-// metric, which line in the log begins and ends it. A full disk is in fulldisk_linux_test.go, a lost etcd and a replica that lags in testdata/etcd.
+// These tests cause the problems that an operator must be able to detect. They verify the check of
+// /readyz and its effect on readiness, the metric, and the log lines at the start and the end of
+// the problem. The test of a full disk is in fulldisk_linux_test.go. The tests in testdata/etcd
+// cover a lost etcd and a slow replica.
 
 import (
 	"crypto/tls"
@@ -25,14 +27,15 @@ import (
 	"apilet/internal/store/storetest"
 )
 
-// An operated server is asked how its checks are.
+// An operated is a server under test with additional methods for health checks and metrics.
 type operated struct{ *testServer }
 
 func operate(t *testing.T, flags ...string) *operated {
 	return &operated{startTest(t, flags...)}
 }
 
-// says wants a check of /readyz to stand so: "ok", "warns" (which leaves the server ready) or "failed"; why is in the reason, and on its own page.
+// says verifies the state of a check of /readyz. It is "ok", "failed", or "warns" if the server is
+// still ready. The reason must contain why.
 func (o *operated) says(check, how, why string) {
 	o.t.Helper()
 	mark := map[string]string{"ok": "[+]" + check + " ok", "warns": "[!]" + check + " warns: ", "failed": "[-]" + check + " failed: "}[how]
@@ -53,7 +56,7 @@ func (o *operated) figure(series string, want float64) {
 	}
 }
 
-// told wants so many lines that begin and end a trouble.
+// told checks how often the log reports the start and the end of a problem.
 func (o *operated) told(what string, begun, over int) {
 	o.t.Helper()
 	if b, e := o.troubleLines(what); b != begun || e != over {
@@ -61,7 +64,7 @@ func (o *operated) told(what string, begun, over int) {
 	}
 }
 
-// troubleLines counts the log's lines that begin and end a trouble.
+// troubleLines returns how often the log reports the start and the end of a problem.
 func (s *testServer) troubleLines(what string) (begun, over int) {
 	for line := range strings.Lines(s.log.String()) {
 		if gjson.Get(line, "what").String() != what {
@@ -76,7 +79,8 @@ func (s *testServer) troubleLines(what string) (begun, over int) {
 	return begun, over
 }
 
-// awaitCompaction waits for the compaction that follows a write refused for lack of room.
+// awaitCompaction waits for the compaction that follows a write that was rejected for lack of
+// space.
 func (s *testServer) awaitCompaction() {
 	s.t.Helper()
 	rev := s.wantMetric("apilet_store_revision")
@@ -123,7 +127,7 @@ func TestOperatorSeesAQuotaThatIsExceeded(t *testing.T) {
 
 	o.flags = append(o.flags, "--quota-backend-bytes=-1")
 	o.start()
-	o.figure("apilet_store_quota_bytes", -1) // no such series
+	o.figure("apilet_store_quota_bytes", -1) // the series does not exist
 }
 
 func TestOperatorSeesALostDataFile(t *testing.T) {
@@ -148,7 +152,8 @@ func TestOperatorSeesDamage(t *testing.T) {
 		t.Skip("a file in use cannot be written")
 	}
 	path := filepath.Join(t.TempDir(), "a.db")
-	o := operate(t, onFile(path), "--controllers=false") // of whose writes one could come between a page's reading and its end
+	// A write of a controller could come between the reading and the writing of a page.
+	o := operate(t, onFile(path), "--controllers=false")
 	maps := o.namespace("broken")
 	for i := range 30 {
 		o.want(201, "POST", maps, configMap(fmt.Sprintf("m%02d", i), "pad", strings.Repeat("x", 900)))
@@ -179,7 +184,8 @@ func TestOperatorSeesCertificatesThatEnd(t *testing.T) {
 	ends := time.Now().Add(time.Hour).Truncate(time.Second)
 	give(time.Now().Add(-24*time.Hour), ends)
 	o := operate(t, "--tls-cert-file="+filepath.Join(dir, "tls.crt"), "--tls-private-key-file="+filepath.Join(dir, "tls.key"), "--authorization-mode=AlwaysAllow")
-	o.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // it is to be asked also when it has expired
+	// Requests must also succeed after the certificate has expired.
+	o.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	apitest.WaitFor(t, "the log to hear of it, with nobody asking", func() bool { return strings.Contains(o.log.String(), `"what":"/readyz/certificates"`) })
 	o.says("certificates", "warns", "the serving certificate ends soon (at "+ends.UTC().Format(time.RFC3339)+"): put a new one")
 	o.figure(`apilet_certificate_expiration_timestamp_seconds{certificate="serving"}`, float64(ends.Unix()))
@@ -195,7 +201,8 @@ func TestOperatorSeesCertificatesThatEnd(t *testing.T) {
 	o.told("/readyz/certificates", 1, 1)
 }
 
-// awaitCertificate waits until the server has read the serving certificate that ends then.
+// awaitCertificate waits until the server has read the serving certificate with this end of
+// validity.
 func (o *operated) awaitCertificate(ends time.Time) {
 	o.t.Helper()
 	apitest.WaitFor(o.t, "the new certificate", func() bool {
@@ -203,7 +210,7 @@ func (o *operated) awaitCertificate(ends time.Time) {
 	})
 }
 
-// A server that makes its certificates reports the ends of all three.
+// If the server creates its own certificates, it must report the expiration of all three.
 func TestOperatorSeesTheServersOwnCertificates(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -219,7 +226,7 @@ func TestOperatorSeesTheServersOwnCertificates(t *testing.T) {
 	}
 }
 
-// /dev/full is a file that takes nothing.
+// Writes to /dev/full always fail.
 func TestOperatorSeesAnAuditLogThatIsNotWritten(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/dev/full"); err != nil {

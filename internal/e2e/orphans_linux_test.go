@@ -5,5 +5,6 @@ import (
 	"syscall"
 )
 
-// endWithTests has the kernel end a server when the tests' process ends without having stopped it, as it does after a panic.
+// endWithTests makes the kernel kill the server if the process of the tests exits without stopping
+// it, for example after a panic.
 func endWithTests(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

@@ -4,5 +4,6 @@ package e2e
 
 import "os/exec"
 
-// endWithTests is Linux's alone: elsewhere a server outlives tests that panic.
+// endWithTests does nothing, because only Linux supports this. On other systems, a server continues
+// to run after a panic in a test.
 func endWithTests(*exec.Cmd) {}

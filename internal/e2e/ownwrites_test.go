@@ -1,7 +1,7 @@
 package e2e
 
-// These tests see what the server does by itself as admission and the audit log see it: as the writes of kube-controller-manager's
-// accounts.
+// These tests check that the server's own writes pass admission and that they are audited. The
+// server uses the accounts of kube-controller-manager for these writes.
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ const (
 	namespaceController = "system:serviceaccount:kube-system:namespace-controller"
 )
 
-// A webhook that refuses the collector holds an object up, and is asked again.
+// If a webhook denies a delete of the collector, the object remains, and the collector tries again.
 func TestCollectorPassesAdmission(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
@@ -53,7 +53,8 @@ func TestCollectorPassesAdmission(t *testing.T) {
 	}
 }
 
-// Emptying a namespace is the namespace controller's work: the objects, the namespace's status, and its finalizer.
+// The writes of the namespace controller must pass admission. It deletes the objects and then
+// updates the namespace.
 func TestEmptyingPassesAdmission(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")
@@ -76,7 +77,7 @@ func TestEmptyingPassesAdmission(t *testing.T) {
 	}
 }
 
-// auditCodes are verbs and codes of a user's events about a path.
+// auditCodes returns the verb and the status code of each event with the given user and path.
 func auditCodes(t *testing.T, file, user, path string) (codes string) {
 	t.Helper()
 	var text []byte

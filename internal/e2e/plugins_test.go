@@ -74,7 +74,9 @@ func TestSecondsOnLostNodesAreFlags(t *testing.T) {
 	}
 }
 
-// TestNodeGetsTokensThatItsPodsMount: what NodeRestriction lets through, which no conversation can show, and what of a claim is not a node's.
+// TestNodeGetsTokensThatItsPodsMount tests requests that NodeRestriction permits, which the
+// recorded conversations cannot cover. It also checks that a node cannot make certain changes to a
+// claim.
 func TestNodeGetsTokensThatItsPodsMount(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--enable-admission-plugins=NodeRestriction", "--authorization-mode=RBAC")
@@ -135,7 +137,7 @@ func TestMissingConfigurationOfPluginsEndsTheStart(t *testing.T) {
 	}
 }
 
-// TestPodSecurityIsCounted has the series that a kube-apiserver 1.36 has after the same requests.
+// TestPodSecurityIsCounted checks that the metrics match kube-apiserver 1.36.
 func TestPodSecurityIsCounted(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -166,7 +168,8 @@ func TestPodSecurityIsCounted(t *testing.T) {
 	}
 }
 
-// TestAlwaysDenyDenies: everything but what the server itself writes, without which it would not start.
+// TestAlwaysDenyDenies checks that all writes are denied except for the server's own, which it
+// needs to start.
 func TestAlwaysDenyDenies(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--enable-admission-plugins=AlwaysDeny")
@@ -190,7 +193,8 @@ func TestAlwaysDenyDenies(t *testing.T) {
 	s.want(200, "GET", "/api/v1/namespaces/default", "")
 }
 
-// TestTolerationsThatAreComparedHaveABound: each is held against each.
+// TestTolerationsThatAreComparedHaveABound checks a limit, because every toleration is compared
+// with every other.
 func TestTolerationsThatAreComparedHaveABound(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--enable-admission-plugins=PodTolerationRestriction")

@@ -1,7 +1,8 @@
 package e2e
 
-// These tests plant bad objects of every type that somebody works on in the background into a stopped file, start a server on it, and have each
-// worker do what it does with the others. One bad object stops none of them; the log names it once; DELETE removes it.
+// These tests put bad objects of every type that a background worker processes into the file of a
+// stopped server. Then they start a server with this file and check that each worker still
+// processes the other objects. The log must report each bad object once, and DELETE must remove it.
 //
 //	go test -run TestOneBadObjectStopsNothingElse -v ./internal/e2e
 
@@ -27,7 +28,7 @@ import (
 	"apilet/internal/store/storetest"
 )
 
-// A victim is an object that becomes a bad one.
+// A victim is an object that a test will damage.
 type victim struct{ collection, body, key string }
 
 const (
@@ -36,8 +37,9 @@ const (
 	hooksPath = "/apis/admissionregistration.k8s.io/v1/"
 )
 
-// victims are of each type that somebody works on, beside sound ones of the same type. A Namespace is called "doomed-", and has one of them in
-// it. Names end with what happens to them.
+// victims returns objects of all types with a background worker. The name of the poison is appended
+// to their names. There are also sound objects of the same types. The Namespace is named
+// "doomed-..." and contains one of the other victims.
 func (s *poisoned) victims(poison string) []victim {
 	const meta = `{"metadata":{"name":"bad"}`
 	all := []victim{
@@ -68,7 +70,7 @@ func (s *poisoned) victims(poison string) []victim {
 		{definitionsPath, kubetest.SimpleDefinition(s.t, "Bad", "example.org", "{type: object}", ""), "/apiextensions.k8s.io/customresourcedefinitions//bads.example.org"},
 		{widgets, widget("bad", ""), "/example.org/widgets/default/bad"},
 	}
-	if s.what == "damaged" { // others would have been deleted as old
+	if s.what == "damaged" { // the others would be deleted, because they are old
 		all = append(all, victim{shopPath + "events", meta + `,"involvedObject":{"namespace":"shop"}}`, "//events/shop/bad"})
 	}
 	named := strings.NewReplacer("doomed", "doomed-"+poison, "bads", "bads"+poison, "bad", "bad-"+poison, "Bad", "Bads"+poison)
@@ -83,30 +85,33 @@ func accountSecret(name, account string) string {
 	return `{"type":"kubernetes.io/service-account-token","metadata":{"name":"` + name + `","annotations":{"kubernetes.io/service-account.name":"` + account + `"}}}`
 }
 
-// A poison makes sound objects bad in a stopped file: victims whose names end with its own.
+// A poison modifies the objects in a stopped file whose names end with the name of the poison.
 type poison struct {
 	name string
-	only []string // plurals of types; nil: all
+	only []string // plurals of types; nil means all
 
-	alter   func(rev, key []byte, tx *bbolt.Tx) error // changes what is stored under a key whose newest version is rev; or
-	rewrite func(json []byte) []byte                  // returns another document
+	// Either alter or rewrite is set. alter changes the data that is stored under a key whose
+	// newest version is rev.
+	alter func(rev, key []byte, tx *bbolt.Tx) error
+	// rewrite returns another document.
+	rewrite func(json []byte) []byte
 }
 
-// damages are bytes of which nobody can say what was there.
+// damages are bytes that cannot be reconstructed.
 var damages = []poison{
 	{name: "record", alter: func(rev, _ []byte, tx *bbolt.Tx) error { return flip(tx.Bucket([]byte("rev")), rev) }},
 	{name: "entry", alter: func(_, key []byte, tx *bbolt.Tx) error { return flip(tx.Bucket([]byte("keys")), key) }},
 	{name: "missing", alter: func(rev, _ []byte, tx *bbolt.Tx) error { return tx.Bucket([]byte("rev")).Delete(rev) }},
 }
 
-// flip changes a bit of a value.
+// flip changes one bit of a value.
 func flip(b *bbolt.Bucket, key []byte) error {
 	value := bytes.Clone(b.Get(key))
 	value[len(value)/2] ^= 4
 	return b.Put(key, value)
 }
 
-// unreadables are documents that nobody can decode.
+// unreadables are documents that cannot be decoded.
 var unreadables = []poison{
 	{name: "half", rewrite: func(json []byte) []byte { return json[:bytes.Index(json, []byte(`"uid"`))+3] }},
 	{name: "rubbish", rewrite: func([]byte) []byte { return []byte("\x00 no JSON \xff") }},
@@ -116,9 +121,9 @@ var unreadables = []poison{
 	}},
 }
 
-// oddities can be read.
+// oddities are unusual documents that can be decoded.
 var oddities = []poison{
-	{name: "owner", only: []string{"configmaps"}, rewrite: func(json []byte) []byte { // of itself
+	{name: "owner", only: []string{"configmaps"}, rewrite: func(json []byte) []byte { // owns itself
 		owners := fmt.Sprintf(`"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":%q,"uid":%q,"blockOwnerDeletion":true}],`,
 			gjson.GetBytes(json, "metadata.name"), gjson.GetBytes(json, "metadata.uid"))
 		return bytes.Replace(json, []byte(`"metadata":{`), []byte(`"metadata":{`+owners), 1)
@@ -141,12 +146,12 @@ func TestOneBadObjectStopsNothingElse(t *testing.T) {
 	}
 }
 
-// A poisoned server runs on a file with bad objects.
+// A poisoned is a server with bad objects in its data file.
 type poisoned struct {
 	*testServer
 	what   string
 	bad    []victim
-	doomed []string // namespaces
+	doomed []string // paths of the doomed namespaces
 }
 
 func poisonedServer(t *testing.T, what string, poisons []poison) *poisoned {
@@ -162,7 +167,8 @@ func poisonedServer(t *testing.T, what string, poisons []poison) *poisoned {
 		p := &poisons[i]
 		s.doomed = append(s.doomed, "/api/v1/namespaces/doomed-"+p.name)
 		for _, v := range s.victims(p.name) {
-			if p.only != nil && strings.Contains(v.key, "/apiservices/") { // a sound one leads to a server that is away, which holds namespaces back
+			// A sound APIService would be unavailable and block the deletion of namespaces.
+			if p.only != nil && strings.Contains(v.key, "/apiservices/") {
 				continue
 			}
 			s.want(201, "POST", v.collection, v.body)
@@ -172,7 +178,7 @@ func poisonedServer(t *testing.T, what string, poisons []poison) *poisoned {
 			}
 		}
 	}
-	for _, poison := range s.doomed { // a definition that has an object
+	for _, poison := range s.doomed { // add an object to each definition that becomes bad
 		_, name, _ := strings.Cut(poison, "doomed-")
 		s.want(201, "POST", "/apis/example.org/v1/namespaces/default/bads"+name, fmt.Sprintf(`{"apiVersion":"example.org/v1","kind":"Bads%s","metadata":{"name":"inside"}}`, name))
 	}
@@ -181,12 +187,12 @@ func poisonedServer(t *testing.T, what string, poisons []poison) *poisoned {
 		s.plant(p, bad)
 	}
 	s.plantForgotten()
-	s.flags = append(s.flags, "--event-ttl=1ns", "--compaction-interval=1s", "--history=1h") // old Events are deleted each second
+	s.flags = append(s.flags, "--event-ttl=1ns", "--compaction-interval=1s", "--history=1h") // old Events are deleted every second
 	s.start()
 	return s
 }
 
-// plantForgotten adds objects of a type that has no definition, with an owner that is gone.
+// plantForgotten adds objects without a definition for their type and without an existing owner.
 func (s *poisoned) plantForgotten() {
 	s.t.Helper()
 	st, err := store.Open(s.flag("data"), store.Options{})
@@ -203,7 +209,7 @@ func (s *poisoned) plantForgotten() {
 	}
 }
 
-// plant changes the stopped file.
+// plant makes the objects bad in the stopped file.
 func (s *poisoned) plant(p *poison, bad []victim) {
 	s.t.Helper()
 	st, err := store.Open(s.flag("data"), store.Options{})
@@ -246,7 +252,7 @@ func (s *poisoned) plant(p *poison, bad []victim) {
 	}
 }
 
-// workOnOthers has each worker do what it does, in the namespace of the bad objects and elsewhere.
+// workOnOthers causes work for each worker, in the namespace of the bad objects and elsewhere.
 func (s *poisoned) workOnOthers() {
 	s.t.Helper()
 	gone := func(paths ...string) {
@@ -328,10 +334,11 @@ func (s *poisoned) workOnOthers() {
 	})
 }
 
-// path is where an object is served.
+// path returns the object's API path.
 func (v *victim) path() string { return v.collection + v.key[strings.LastIndex(v.key, "/"):] }
 
-// checkTold asks for the bad objects twice: the log has each once, and nothing else twice.
+// checkTold requests the bad objects twice. The log must report each of them once, and must not
+// repeat any other error.
 func (s *poisoned) checkTold() {
 	s.t.Helper()
 	list, get := 200, map[string]int{"damaged": 500, "unreadable": 500, "odd": 200}[s.what]
@@ -341,7 +348,8 @@ func (s *poisoned) checkTold() {
 	for range 2 {
 		for _, v := range s.bad {
 			s.want(list, "GET", v.collection, "")
-			if s.what != "unreadable" || !strings.HasSuffix(v.key, "-late") || !strings.HasPrefix(v.key, "/example.org/") { // whose time nobody looks at
+			// The server does not decode the times of custom resources.
+			if s.what != "unreadable" || !strings.HasSuffix(v.key, "-late") || !strings.HasPrefix(v.key, "/example.org/") {
 				s.want(get, "GET", v.path(), "")
 			}
 		}
@@ -356,7 +364,8 @@ func (s *poisoned) checkTold() {
 			s.t.Errorf("/readyz: %d %s", a.code, a.body)
 		}
 	}
-	said, places := map[string]int{}, "" // but for the checks of /readyz, which say once that there is something
+	// The checks of /readyz are not counted in places. They log one line per problem.
+	said, places := map[string]int{}, ""
 	for line := range strings.Lines(s.log.errors()) {
 		if !strings.HasPrefix(gjson.Get(line, "what").String(), "/readyz/") {
 			places += strings.ReplaceAll(line, `\"`, `"`)
@@ -375,11 +384,12 @@ func (s *poisoned) checkTold() {
 	}
 }
 
-// removeBad deletes them, one by one, with their collection, namespace or definition, and wants everything well afterwards.
+// removeBad deletes the bad objects individually or with their collection, namespace or definition.
+// Afterwards, the server must be healthy.
 func (s *poisoned) removeBad() {
 	s.t.Helper()
 	w := s.watch(shopPath+"configmaps?watch=1&timeoutSeconds=60&resourceVersion="+fmt.Sprint(int64(s.wantMetric("apilet_store_revision"))), s.headers...)
-	s.want(200, "DELETE", shopPath+"configmaps", "") // all of them
+	s.want(200, "DELETE", shopPath+"configmaps", "")
 	s.want(200, "DELETE", definitionsPath+"/widgets.example.org", "")
 	for _, path := range s.doomed {
 		s.want(200, "DELETE", path+"?dryRun=All", "")
@@ -398,7 +408,7 @@ func (s *poisoned) removeBad() {
 	}
 	for _, v := range s.bad {
 		apitest.WaitFor(s.t, v.key+" is gone", func() bool {
-			a, err := s.try("GET", v.path(), "") // an answer ends early when its enormous object goes meanwhile
+			a, err := s.try("GET", v.path(), "") // the response may be truncated if a large object is being deleted
 			return err == nil && a.code == 404
 		})
 		if !strings.HasPrefix(v.key, "/example.org/") {
@@ -410,7 +420,7 @@ func (s *poisoned) removeBad() {
 	}
 	apitest.WaitFor(s.t, "the definition is gone", func() bool { return s.send("GET", definitionsPath+"/widgets.example.org", "").code == 404 })
 	if s.what == "damaged" {
-		for f := range w.frames { // what is deleted before comes, then the watch begins anew
+		for f := range w.frames { // the watch may first return events of earlier deletions
 			if f.kind == "ERROR" && f.object.Get("code").Int() == 410 {
 				w = nil
 				break
@@ -420,7 +430,7 @@ func (s *poisoned) removeBad() {
 			s.t.Error("the watch is not told to begin anew")
 		}
 	}
-	maps := s.namespace(strings.TrimPrefix(s.doomed[0], "/api/v1/namespaces/")) // the names are free
+	maps := s.namespace(strings.TrimPrefix(s.doomed[0], "/api/v1/namespaces/")) // the names are available again
 	s.want(201, "POST", maps, configMap("new"))
 	if a := s.want(200, "GET", maps, ""); a.names() != "new" {
 		s.t.Errorf("the new namespace has %s", a.names())
@@ -439,12 +449,13 @@ func (s *poisoned) removeBad() {
 	s.want(200, "GET", "/readyz?exclude=scrub", "")
 }
 
-// checkStopped looks at the file that is left: nothing in it is damaged, and the definitions that were deleted have no objects.
+// checkStopped checks the file of the stopped server. It must not have any damage, or any objects
+// of deleted definitions.
 func (s *poisoned) checkStopped() {
 	s.t.Helper()
 	report, err := store.Check(s.flag("data"))
 	for _, problem := range report.Problems {
-		if !strings.Contains(problem, "missing") { // whose history nobody can find
+		if !strings.Contains(problem, "missing") { // there is no way to find the history of such a record
 			err = errors.Join(err, errors.New(problem))
 		}
 	}

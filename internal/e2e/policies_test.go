@@ -1,8 +1,9 @@
 package e2e
 
-// The conversations with a kube-apiserver about admission policies, told again. testdata/policies/kube-apiserver-1.36.jsonl has a request
-// and its answer a line, in their order; it was recorded with pauses, since kube-apiserver learns of a policy some time after it was
-// written, and here there are none.
+// This file replays recorded conversations with kube-apiserver about admission policies. Each line
+// of testdata/policies/kube-apiserver-1.36.jsonl contains a request and the response. The recording
+// needed pauses, because kube-apiserver notices a policy some time after it is written. The replay
+// does not pause.
 
 import (
 	"bytes"
@@ -23,21 +24,21 @@ import (
 	"apilet/internal/apitest"
 )
 
-// A policyExchange is a request and its answer.
+// A policyExchange is a request with the expected response.
 type policyExchange struct {
 	Note, Method, Path, Type string
 	Body                     json.RawMessage
 	Answer                   policyAnswer
 }
 
-// A policyAnswer is what was said, and what became of the object.
+// A policyAnswer is the response and the resulting object.
 type policyAnswer struct {
 	Code            int
 	Reason, Message string
 	Causes          []metav1.StatusCause
 	Warnings        []string
-	Annotations     map[string]string // audit annotations, but the authorizer's
-	Result          json.RawMessage   // labels, data, …, as the recorder picks them
+	Annotations     map[string]string // audit annotations, without the authorizer's
+	Result          json.RawMessage   // the parts of the object that resultOf returns
 }
 
 func TestPoliciesAnswerAsKubeAPIServer(t *testing.T) {
@@ -61,14 +62,14 @@ func TestPoliciesAnswerAsKubeAPIServer(t *testing.T) {
 		ids[a.header.Get("Audit-Id")] = len(got)
 		exchanges, got = append(exchanges, e), append(got, answerOf(a))
 	}
-	s.halt() // the log is whole
+	s.halt() // completes the audit log
 	annotate(t, auditLog, ids, got)
 	for i := range exchanges {
 		comparePolicyAnswers(t, i+1, &exchanges[i], &got[i])
 	}
 }
 
-// generatedSuffix is another one each time.
+// generatedSuffix matches random names.
 var generatedSuffix = regexp.MustCompile("gen-[0-9a-z]{5}")
 
 func answerOf(a answer) policyAnswer {
@@ -82,7 +83,8 @@ func answerOf(a answer) policyAnswer {
 		return got
 	}
 	var status metav1.Status
-	_ = json.Unmarshal(generatedSuffix.ReplaceAll([]byte(a.body), []byte("gen-*****")), &status) // one that is none differs
+	// If the body is not a Status, the comparison fails later.
+	_ = json.Unmarshal(generatedSuffix.ReplaceAll([]byte(a.body), []byte("gen-*****")), &status)
 	got.Reason, got.Message = string(status.Reason), status.Message
 	if status.Details != nil {
 		got.Causes = status.Details.Causes
@@ -90,7 +92,7 @@ func answerOf(a answer) policyAnswer {
 	return got
 }
 
-// annotate adds what the audit log says of the answers.
+// annotate adds the audit annotations to the answers.
 func annotate(t *testing.T, log string, ids map[string]int, got []policyAnswer) {
 	events, err := os.ReadFile(log)
 	if err != nil {
@@ -141,7 +143,7 @@ func comparePolicyAnswers(t *testing.T, line int, e *policyExchange, got *policy
 	}
 }
 
-// resultOf picks what is compared of an object.
+// resultOf returns the fields of an object that the test compares.
 func resultOf(body []byte) []byte {
 	obj, picked := gjson.ParseBytes(body), map[string]any{}
 	if labels, ok := obj.Get("metadata.labels").Value().(map[string]any); ok {
@@ -174,7 +176,8 @@ func equalJSON(a, b []byte) bool {
 	return bytes.Equal(x, y)
 }
 
-// A policy's status tells what the types have against its expressions, and of which generation it speaks.
+// The status of a policy must contain the type errors of its expressions and the observed
+// generation.
 func TestPolicyStatusTellsOfTypes(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -199,7 +202,7 @@ func TestPolicyStatusTellsOfTypes(t *testing.T) {
 	}
 }
 
-// TestPoliciesAreCounted as kube-apiserver counts them: the numbers are its own, for the same policies and writes.
+// TestPoliciesAreCounted checks that the metrics match kube-apiserver.
 func TestPoliciesAreCounted(t *testing.T) {
 	t.Parallel()
 	const group = "/apis/admissionregistration.k8s.io/v1"

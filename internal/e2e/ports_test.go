@@ -1,6 +1,7 @@
 package e2e
 
-// This file tests the ports: who gets in, with which credentials, from which pages, and what health and version say there.
+// This file tests access to the ports with different clients, credentials and web pages. It also
+// tests the health checks and the version.
 
 import (
 	"bufio"
@@ -21,7 +22,8 @@ import (
 	"apilet/internal/scheme"
 )
 
-// TestTLSSpeaksHTTP2: client-go multiplexes its watches over one connection.
+// TestTLSSpeaksHTTP2 checks that HTTP/2 is supported, because client-go uses one connection for all
+// its watches.
 func TestTLSSpeaksHTTP2(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)
@@ -88,7 +90,8 @@ func TestCredentialsOverTLS(t *testing.T) {
 	})
 }
 
-// checkClientCertificate asks with a certificate that the server's authority has signed, and with one of another authority.
+// checkClientCertificate sends requests with certificates from the configured CA and from another
+// one.
 func checkClientCertificate(t *testing.T, s *testServer, clients apitest.CA) {
 	strangers, _ := apitest.NewCA(t)
 	for want, ca := range map[int]apitest.CA{200: clients, 401: strangers} {
@@ -134,8 +137,9 @@ func TestPlainPortRefusesOtherSites(t *testing.T) {
 	}
 }
 
-// A browser shows its user's certificate to whatever page asks, and reaches the plain port from any. What such a page can make it send does nothing:
-// a simple request without Content-Type is taken for JSON.
+// A browser sends its user's certificate in the requests of any page, and any page can reach the
+// plain port. The server must reject these requests. A simple request without a Content-Type would
+// be read as JSON.
 func TestOtherSitesPagesDoNothing(t *testing.T) {
 	t.Parallel()
 	kubeconfig := filepath.Join(t.TempDir(), "config")
@@ -161,21 +165,22 @@ func TestOtherSitesPagesDoNothing(t *testing.T) {
 				t.Errorf("HEAD %s: %d", path, a.code)
 			}
 		}
-		s.want(200, "GET", "/debug/ui/", "", cross, "Sec-Fetch-Mode: navigate") // a link
+		s.want(200, "GET", "/debug/ui/", "", cross, "Sec-Fetch-Mode: navigate") // the user follows a link
 		s.want(403, "GET", "/debug/ui/", "", cross, "Sec-Fetch-Mode: no-cors")
 		s.want(200, "GET", "/api/v1/pods", "", "Sec-Fetch-Site: same-origin")
 		s.want(200, "GET", "/api/v1/pods", "", "Sec-Fetch-Site: none", "Sec-Fetch-Mode: navigate")
 		s.want(201, "POST", bindings, binding)
 		handshake := []string{"Connection: Upgrade", "Upgrade: websocket", "Origin: http://localhost"}
-		s.want(200, "GET", "/api/v1/pods", "", handshake...) // of a program
+		s.want(200, "GET", "/api/v1/pods", "", handshake...) // from a program
 		s.want(403, "GET", "/api/v1/pods", "", append(handshake, "Accept-Language: en")...)
 		s.want(403, "GET", "/api/v1/pods", "", append(handshake, "User-Agent: Mozilla/5.0")...)
 	}
 	secured.want(201, "POST", bindings, binding, "Origin: https://good.example", cross)
-	secured.want(201, "POST", bindings, binding, "Origin: http://127.0.0.1:8001", "Sec-Fetch-Site: same-origin") // a page behind kubectl proxy
+	// This is a page behind kubectl proxy.
+	secured.want(201, "POST", bindings, binding, "Origin: http://127.0.0.1:8001", "Sec-Fetch-Site: same-origin")
 
 	tokens, _ := startTLS(t)
-	tokens.want(201, "POST", bindings, binding, evil, cross, "Authorization: Bearer root-token") // which no browser adds by itself
+	tokens.want(201, "POST", bindings, binding, evil, cross, "Authorization: Bearer root-token") // a browser never adds this header itself
 	tokens.want(403, "GET", "/version", "", cross)
 }
 
@@ -213,7 +218,7 @@ func TestHealthVersionMetrics(t *testing.T) {
 	if a := s.send("GET", "/readyz?verbose", ""); !strings.Contains(string(a.body), "[+]store ok") {
 		t.Errorf("readyz?verbose does not name the store: %s", a.body)
 	}
-	const roles = "/readyz/poststarthook/rbac/bootstrap-roles" // there are roles where they count
+	const roles = "/readyz/poststarthook/rbac/bootstrap-roles" // the check only exists if RBAC is enabled
 	if a := s.send("GET", roles, ""); a.code != 404 {
 		t.Errorf("roles where none count: %d %s", a.code, a.body)
 	}

@@ -2,16 +2,19 @@
 
 package e2e
 
-// This file pulls the plug. The built program serves as a traced child (powertrace_test.go) while clients write over HTTP and history is
-// compacted; it is backed up, stopped, packed, and started again. Then the disk is put together as a power cut at some moment could
-// have left it, hundreds of times: what was synced is there; of what was not, any part may be missing, down to single sectors of a
-// write, and new names may be missing too. From each such image a store has to open that checks clean, goes on writing, and holds for
-// every object a state between the last one that was acknowledged and the last one that anybody had asked for.
+// This file simulates power cuts. The built program serves as a traced child (powertrace_test.go)
+// while clients write over HTTP and history is compacted. The test also runs a backup and a
+// defragmentation. Then the test creates many disk images. Each image is a possible state after a
+// power cut. Synced data is present. Any part of the data that was not synced may be missing, down
+// to single sectors of a write, and new file names may be missing. A store must open from each
+// image, pass all checks, and accept further writes. For every object it must have a state between
+// the last acknowledged one and the last requested one.
 //
-// Would the test notice? It also replays the recording with syncs left out, as if the program had not made them; each time it has to find loss.
+// To show that the test detects errors, it also replays the recording without some of the syncs, as
+// if the program had not made them. It must find data loss each time.
 //
-//	go test -run TestPowerCut -v ./internal/e2e                               # 25 images, and what they gave
-//	APILET_POWER_IMAGES=20000 go test -run TestPowerCut -v ./internal/e2e     # more of them
+//	go test -run TestPowerCut -v ./internal/e2e                               # 25 images, with statistics
+//	APILET_POWER_IMAGES=20000 go test -run TestPowerCut -v ./internal/e2e     # more images
 
 import (
 	"bytes"
@@ -42,7 +45,7 @@ const (
 
 // ---- The recorded programs
 
-// A powerWork has clients of the programs that are recorded.
+// A powerWork runs the recorded programs and their clients.
 type powerWork struct {
 	*diskRecording
 	t       *testing.T
@@ -50,12 +53,14 @@ type powerWork struct {
 	url     string
 }
 
-// recordWork records a server at work, a backup beside it, a backup and a defragmentation of the file at rest, and another server.
+// recordWork records a server under load, a backup of the running server, and a backup and a
+// defragmentation of the file while no server runs. The long form also records another run of the
+// server.
 func recordWork(t *testing.T, dir string) *diskRecording {
-	before := apitest.Rounds(50) // steps of each client before the first backup
+	before := apitest.Rounds(50) // number of steps of each client before the first backup
 	p := &powerWork{diskRecording: newDiskRecording(dir), t: t, program: builtProgram(t)}
 	data := filepath.Join(dir, "a.db")
-	p.place(t, data, storetest.Unpack(t, "../../testdata/golden/format-2.db.gz")) // the first start has a file with a history
+	p.place(t, data, storetest.Unpack(t, "../../testdata/golden/format-2.db.gz")) // the first start finds a file with a history
 	p.serve(data, func() {
 		p.crowd(0, before)
 		var backup sync.WaitGroup
@@ -70,29 +75,31 @@ func recordWork(t *testing.T, dir string) *diskRecording {
 	}
 	p.serve(data, func() {
 		p.crowd(before+10, before+20)
-		for i := range 18 { // past the 16 MiB by which the file grows; last, so that few images are large
+		// These objects exceed the 16 MiB by which the file grows. This is done at the end so that
+		// only a few images are large.
+		for i := range 18 {
 			p.write(fmt.Sprintf("big-%d", i), 0)
 		}
 	})
 	return p.diskRecording
 }
 
-// backUp copies the objects into a new file.
+// backUp runs the backup command. It adds a line to the recording before and after the command.
 func (p *powerWork) backUp(name string, from ...string) {
 	p.say("backing-up %s", name)
 	p.run(append(append([]string{"backup"}, from...), filepath.Join(p.dir, name))...)
 	p.say("backed-up %s", name)
 }
 
-// traced is a command whose calls are recorded.
+// traced returns the command that will be recorded.
 func (p *powerWork) traced(log io.Writer, args ...string) *exec.Cmd {
 	cmd := exec.Command(p.program, args...)
-	cmd.Env = append(os.Environ(), "GODEBUG=asyncpreemptoff=1") // fewer signals, fewer stops
+	cmd.Env = append(os.Environ(), "GODEBUG=asyncpreemptoff=1") // fewer signals mean fewer stops
 	cmd.Stdout, cmd.Stderr = log, log
 	return cmd
 }
 
-// run runs a command to its end.
+// run runs a command and waits until it exits.
 func (p *powerWork) run(args ...string) {
 	log, tr := &apitest.Log{}, p.newTracer()
 	if err := tr.trace(p.traced(log, args...)); err != nil || tr.exit != 0 {
@@ -100,14 +107,14 @@ func (p *powerWork) run(args ...string) {
 	}
 }
 
-// serve runs a server while work does. Its history is short, so that compaction goes on all the while.
+// serve runs a server while work runs. The history is short, so that compaction happens throughout.
 func (p *powerWork) serve(data string, work func()) {
 	serving := make(chan string, 1)
 	log := &serverLog{serving: serving}
 	cmd := p.traced(log, "--data="+data, "--listen=127.0.0.1:0", "--log-format=json", "--compaction-interval=200ms", "--history=1s",
 		"--disable-admission-plugins=ServiceAccount", "--request-timeout=10m")
 	tr, ended := p.newTracer(), make(chan error, 1)
-	go func() { ended <- tr.trace(cmd) }() // until the server ends
+	go func() { ended <- tr.trace(cmd) }()
 	select {
 	case p.url = <-serving:
 	case err := <-ended:
@@ -132,7 +139,8 @@ func (p *powerWork) must(err error) {
 	}
 }
 
-// crowd lets eight clients take their objects through some steps at once.
+// crowd runs eight clients concurrently. Each client has its own objects and runs the given range
+// of steps.
 func (p *powerWork) crowd(from, to int) {
 	var clients sync.WaitGroup
 	for c := range 8 {
@@ -145,12 +153,14 @@ func (p *powerWork) crowd(from, to int) {
 	clients.Wait()
 }
 
-// An object's steps are a create, three updates, a delete, and over again.
+// powerMethod returns the method of a step. The steps are a create, three updates and a delete.
+// After that, the object is created again.
 func powerMethod(step int) string {
 	return [...]string{http.MethodPost, http.MethodPut, http.MethodPut, http.MethodPut, http.MethodDelete}[step%5]
 }
 
-// powerFill is what an object holds at a step: a few bytes mostly, several pages at times.
+// powerFill returns the content of an object at a step. It usually has a few hundred bytes,
+// sometimes several pages.
 func powerFill(name string, step int) string {
 	size := len(name) * (step + 1) * 13 % 700
 	switch {
@@ -162,7 +172,8 @@ func powerFill(name string, step int) string {
 	return strings.Repeat(string(rune('a'+step%26)), size)
 }
 
-// write does one step over HTTP, and says before and after it what is asked and what was answered.
+// write performs one step over HTTP. It adds a line to the recording before the request and after
+// the response.
 func (p *powerWork) write(name string, step int) {
 	method, url := powerMethod(step), p.url+"/api/v1/namespaces/default/configmaps"
 	if method != http.MethodPost {
@@ -195,7 +206,7 @@ func (p *powerWork) write(name string, step int) {
 
 // ---- The disk after a power cut
 
-// powerFile is a file's bytes, in pages that are never changed but replaced.
+// powerFile is the content of a file. Each write replaces the affected pages.
 type powerFile struct {
 	pages map[int64][]byte
 	size  int64
@@ -226,7 +237,7 @@ func (f *powerFile) apply(ev diskEvent) {
 	}
 }
 
-// tear applies some of a write's sectors.
+// tear applies a random selection of a write's sectors.
 func (f *powerFile) tear(ev diskEvent, rnd *rand.Rand) {
 	for at := 0; at < len(ev.data); at += powerSector {
 		if rnd.IntN(2) == 0 {
@@ -235,7 +246,7 @@ func (f *powerFile) tear(ev diskEvent, rnd *rand.Rand) {
 	}
 }
 
-// save writes the file sparsely.
+// save writes the content to a sparse file.
 func (f *powerFile) save(path string) error {
 	file, err := os.Create(path)
 	if err != nil {
@@ -250,10 +261,11 @@ func (f *powerFile) save(path string) error {
 	return file.Truncate(f.size)
 }
 
-// powerDisk is a folder on a disk: what is durable, and what is on its way.
+// powerDisk simulates a directory on a disk. It contains the durable state and all operations that
+// have not been synced yet.
 type powerDisk struct {
 	files   map[int]*powerFile
-	pending map[int][]diskEvent // by file; 0: names
+	pending map[int][]diskEvent // by file number, or 0 for operations on names
 	names   map[string]int
 }
 
@@ -261,7 +273,7 @@ func newPowerDisk() *powerDisk {
 	return &powerDisk{files: map[int]*powerFile{}, pending: map[int][]diskEvent{}, names: map[string]int{}}
 }
 
-// step plays one event. A sync makes durable what is on its way to its file.
+// step applies one event. A sync makes the pending operations of its file durable.
 func (d *powerDisk) step(ev diskEvent) {
 	switch ev.op {
 	case diskCreate, diskLink, diskRename, diskRemove:
@@ -283,7 +295,8 @@ func (d *powerDisk) step(ev diskEvent) {
 	}
 }
 
-// cut cuts a write into what lies before the bytes that a sync is for, in them, and behind them. All else is synced, too.
+// cut splits a write at the start and the end of the range of a sync. If the sync has no range, or
+// if ev is not a write, all of ev is within it.
 func (ev diskEvent) cut(sync diskEvent) (before, within, after diskEvent) {
 	within = ev
 	if ev.op != diskWrite || sync.until == 0 {
@@ -325,7 +338,8 @@ func rename(names map[string]int, ev diskEvent) {
 	}
 }
 
-// cut is the power cut: of what is on its way nothing has arrived, or all, or by the toss of a coin each write, in whole or in part.
+// cut simulates the power cut. It applies either none, all or some of the pending operations. If a
+// write is selected randomly, it may be torn.
 func (d *powerDisk) cut(rnd *rand.Rand) (names map[string]int, files map[int]*powerFile) {
 	keep := [...]func() bool{
 		func() bool { return false }, func() bool { return true },
@@ -356,15 +370,15 @@ func (d *powerDisk) cut(rnd *rand.Rand) (names map[string]int, files map[int]*po
 	return names, files
 }
 
-// ---- What has to be there
+// ---- The expected state
 
-// powerClaims is what had been said when the power went.
+// powerClaims is the state that clients knew of at the moment of the power cut.
 type powerClaims struct {
 	ready       bool
-	asked, done map[string]int   // the last step of each object
-	revs        map[string]int64 // what "NAME STEP" was answered
+	asked, done map[string]int   // number of each object's last step
+	revs        map[string]int64 // the acknowledged revision of "NAME STEP"
 	newest      int64
-	backups     map[string]*powerClaims // what a backup has to hold; ready once it was reported made
+	backups     map[string]*powerClaims // the expected content of each backup; ready once the backup is complete
 }
 
 func newPowerClaims() *powerClaims {
@@ -396,7 +410,7 @@ func (c *powerClaims) hear(line string) {
 	}
 }
 
-// verify says what is wrong with a file from which a store should open; nothing at best.
+// verify returns the errors of a file from which a store should open.
 func (c *powerClaims) verify(path string) (wrong []string) {
 	fault := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	if _, err := os.Stat(path); err != nil {
@@ -443,7 +457,7 @@ func (c *powerClaims) verify(path string) (wrong []string) {
 	return wrong
 }
 
-// powerFound lists the objects.
+// powerFound returns the clients' objects by name.
 func powerFound(st *store.Store) (map[string]*store.Record, error) {
 	found := map[string]*store.Record{}
 	for sp, c := (store.Span{Prefix: "//configmaps/default/"}), new(store.Chunk); ; sp.Start = c.Next {
@@ -462,7 +476,7 @@ func powerFound(st *store.Store) (map[string]*store.Record, error) {
 	}
 }
 
-// judge compares an object (nil: none is there) with what was said of it.
+// judge compares an object with the claims about it. r is nil if the object does not exist.
 func (c *powerClaims) judge(name string, r *store.Record) string {
 	done, any := c.done[name]
 	if !any {
@@ -483,7 +497,8 @@ func (c *powerClaims) judge(name string, r *store.Record) string {
 	return what
 }
 
-// judgeRecord tells a version's step, and what is wrong with it.
+// judgeRecord returns the step that a version belongs to, and an error text if it is not as the
+// client sent it.
 func (c *powerClaims) judgeRecord(name string, r *store.Record) (step int, what string) {
 	_, data, _ := bytes.Cut(r.JSON, []byte(`"data":{"fill":"`))
 	end := bytes.IndexByte(data, '"')
@@ -498,7 +513,8 @@ func (c *powerClaims) judgeRecord(name string, r *store.Record) (step int, what 
 	return step, ""
 }
 
-// judgeLog reads the history: each object's steps follow each other and were asked for.
+// judgeLog reads the history. The steps of each object must be consecutive, and a client must have
+// requested them.
 func (c *powerClaims) judgeLog(st *store.Store) (wrong []string) {
 	for at := st.Compacted(); at < st.Revision(); {
 		evs, upTo, err := st.Events("//configmaps/", at, 100, nil)
@@ -507,7 +523,7 @@ func (c *powerClaims) judgeLog(st *store.Store) (wrong []string) {
 		}
 		for _, ev := range evs {
 			name, ours := strings.CutPrefix(ev.Key, "//configmaps/default/")
-			if !ours { // of the golden file
+			if !ours { // an object of the golden file
 				continue
 			}
 			step, what := c.judgeRecord(name, &ev.Record)
@@ -525,19 +541,20 @@ func (c *powerClaims) judgeLog(st *store.Store) (wrong []string) {
 
 // ---- The test
 
-// A powerCampaign cuts the power while a recording is played.
+// A powerCampaign replays a recording and cuts the power at chosen events.
 type powerCampaign struct {
 	dir    string // where the recording was made
 	events []diskEvent
 	rnd    *rand.Rand
-	images string // folder for them
+	images string // folder of the images
 
 	cuts, opened, backups, absent int
 	wrong                         []string
 	failed                        int
 }
 
-// play goes through the recording with syncs that skip names left out, and cuts before the events that are chosen.
+// play replays the recording. It cuts the power before the chosen events, and chosen contains the
+// number of cuts. It ignores the syncs for which skip returns true.
 func (p *powerCampaign) play(chosen map[int]int, skip func(n int, ev diskEvent) bool) {
 	disk, claims := newPowerDisk(), newPowerClaims()
 	for n, ev := range p.events {
@@ -552,7 +569,7 @@ func (p *powerCampaign) play(chosen map[int]int, skip func(n int, ev diskEvent) 
 	}
 }
 
-// cut makes one image and looks at the data file and the backups in it.
+// cut creates an image and verifies the data file and the backups.
 func (p *powerCampaign) cut(n int, disk *powerDisk, claims *powerClaims) {
 	names, files := disk.cut(p.rnd)
 	p.cuts++
@@ -593,7 +610,7 @@ func (p *powerCampaign) look(names map[string]int, files map[int]*powerFile, nam
 	return wrong
 }
 
-// logs are the files that have had the name of the data file's log.
+// logs returns the files that had the name of the data file's log at some time.
 func (p *powerCampaign) logs() map[int]bool {
 	logs, names := map[int]bool{}, map[string]int{}
 	for _, ev := range p.events {
@@ -608,8 +625,8 @@ func (p *powerCampaign) logs() map[int]bool {
 	return logs
 }
 
-// choose spreads n cuts over the recording up to where the file gets large. A tenth lies where files grow or get and lose names,
-// wherever that is.
+// choose distributes n cuts over the recording up to the event at which the file becomes large. One
+// in ten is next to an event that changes a file's size or name, anywhere in the recording.
 func (p *powerCampaign) choose(n int) map[int]int {
 	var rare []int
 	large := len(p.events)
@@ -629,7 +646,7 @@ func (p *powerCampaign) choose(n int) map[int]int {
 		if i%10 == 0 {
 			at = rare[p.rnd.IntN(len(rare))]
 		} else if ev := p.events[at]; ev.op == diskWrite && !bytes.ContainsFunc(ev.data, func(r rune) bool { return r != 0 }) {
-			continue // one of many zeros, by which a log becomes longer
+			continue // a write of zeros, which only extends the log
 		}
 		chosen[at]++
 		i++
@@ -637,7 +654,7 @@ func (p *powerCampaign) choose(n int) map[int]int {
 	return chosen
 }
 
-// recordPower runs the programs and keeps what they did.
+// recordPower runs the programs and returns the recording.
 func recordPower(t *testing.T, rnd *rand.Rand) *powerCampaign {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -676,11 +693,12 @@ func TestPowerCutLosesNothing(t *testing.T) {
 	t.Run("and a missing sync would show", func(t *testing.T) { missingSyncs(t, p) })
 }
 
-// missingSyncs plays the recording as if programs left out syncs, and expects each kind to be found.
-// Only the long form tries the kinds that few images show.
+// missingSyncs replays the recording without some syncs, as if the programs had not made them, and
+// checks that the loss is detected for each kind of sync. If only a few images show the loss, the
+// kind is only tested in the long form.
 func missingSyncs(t *testing.T, p *powerCampaign) {
 	logs := p.logs()
-	afterHead := func(n int) bool { // the sync that follows the write of the log's head
+	afterHead := func(n int) bool { // reports whether the sync follows the write of the log's head
 		for i := n - 1; i > 0; i-- {
 			if ev := p.events[i]; ev.op == diskWrite && ev.file == p.events[n].file {
 				return ev.off < 2*powerPage
@@ -699,7 +717,7 @@ func missingSyncs(t *testing.T, p *powerCampaign) {
 			continue
 		}
 		m := &powerCampaign{dir: p.dir, events: p.events, rnd: p.rnd, images: p.images}
-		for m.cuts < 800 && m.failed == 0 { // some show in few images only
+		for m.cuts < 800 && m.failed == 0 { // some kinds show in few images only
 			m.play(m.choose(20), skip)
 		}
 		t.Logf("%s: %d of %d images show it", name, m.failed, m.cuts)

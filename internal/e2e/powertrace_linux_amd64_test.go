@@ -2,7 +2,7 @@ package e2e
 
 import "syscall"
 
-// skipCall keeps the kernel from making the call that a stopped thread is about to make.
+// skipCall skips the next system call of a stopped thread.
 func skipCall(tid int) error {
 	var regs syscall.PtraceRegs
 	if err := syscall.PtraceGetRegs(tid, &regs); err != nil {
@@ -12,7 +12,7 @@ func skipCall(tid int) error {
 	return syscall.PtraceSetRegs(tid, &regs)
 }
 
-// setCallResult lets a skipped call have failed.
+// setCallResult sets the error of a skipped system call.
 func setCallResult(tid int, no syscall.Errno) error {
 	var regs syscall.PtraceRegs
 	if err := syscall.PtraceGetRegs(tid, &regs); err != nil {

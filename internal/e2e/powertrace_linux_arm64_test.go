@@ -5,6 +5,6 @@ import (
 	"syscall"
 )
 
-// Calls are let fail on amd64 alone.
+// Only amd64 can make system calls fail.
 func skipCall(int) error                     { return errors.ErrUnsupported }
 func setCallResult(int, syscall.Errno) error { return errors.ErrUnsupported }

@@ -2,13 +2,15 @@
 
 package e2e
 
-// This file records what programs do to the files of one folder, as the kernel is told: each write with its bytes, each change of a
-// size or a name, each sync, in order. A program runs as a traced child and stops at every system call; nothing in it knows. So a
-// sync that the program leaves out, or does to the wrong file, is missing in the recording too, which hooks in our own code would hide.
-// It can also let a call fail as a broken disk would.
+// This file records the system calls of a program that change files in a directory. It includes the
+// data of each write. A program runs as a traced child that stops at every system call. The program
+// does not notice this. If it omits a sync, or syncs the wrong file, the recording shows it, which
+// hooks in our own code could not. A tracer can also make system calls fail, as a broken disk
+// would.
 //
-// The clients of a program add lines to the recording: one before each request, one after each response. A line is said before the first
-// write that the request causes, and after the last sync that the response waits for.
+// The clients also add a line to the recording before each request and after each response.
+// Therefore, the line of a request always precedes the resulting writes, and the line of a response
+// always follows the necessary syncs.
 
 import (
 	"encoding/binary"
@@ -28,17 +30,20 @@ import (
 type diskOp int
 
 const (
-	diskCreate   diskOp = iota // name is file now
+	diskCreate   diskOp = iota // name now refers to file
 	diskWrite                  // data at off
 	diskTruncate               // to off bytes
-	diskSync                   // of file, or of the folder when file is 0; of the bytes from off until until when that is not 0
-	diskLink                   // name is also to
-	diskRename                 // name becomes to
-	diskRemove                 // of name
-	diskSaid                   // name is the line
+	// of file, or of the directory if file is 0; limited to the bytes from off to until if until is
+	// not 0
+	diskSync
+	diskLink   // to is another name for name
+	diskRename // name is renamed to to
+	diskRemove // of name
+	diskSaid   // name is a line from a client
 )
 
-// A diskEvent is one system call. Files have numbers, from 1 on, since names move.
+// A diskEvent is one system call. Files are identified by a number, starting with 1, because their
+// names can change.
 type diskEvent struct {
 	op       diskOp
 	file     int
@@ -52,27 +57,30 @@ const (
 	ptraceGetSyscallInfo = 0x420e
 )
 
-// A diskRecording is the events of one or several children.
+// A diskRecording is the events of one or more children.
 type diskRecording struct {
 	dir string
 
 	mu     sync.Mutex     // guards the fields below
-	names  map[string]int // the folder as it is now
-	files  map[uint64]int // by inode, while it has a name
-	ends   map[int]int64  // where the next plain write goes
+	names  map[string]int // the current names in the directory
+	files  map[uint64]int // by inode, without deleted files
+	ends   map[int]int64  // the offset of the next sequential write
 	last   int
 	events []diskEvent
 }
 
-// A diskTracer adds the calls of one child to a recording.
+// A diskTracer adds the system calls of one child to a recording.
 type diskTracer struct {
 	*diskRecording
 	pid  int
 	mem  *os.File // the child's memory
-	exit int      // the child's code
+	exit int      // the child's exit code
 
-	fault  func(diskEvent) syscall.Errno // which calls fail, and how; nil: none
-	denied map[int]syscall.Errno         // by thread: the call that it is in fails
+	// fault returns the error with which a call fails, or 0 if it succeeds. If fault is nil, no
+	// call fails.
+	fault func(diskEvent) syscall.Errno
+	// denied contains the error for each thread whose current system call must fail.
+	denied map[int]syscall.Errno
 }
 
 func newDiskRecording(dir string) *diskRecording {
@@ -83,7 +91,7 @@ func (r *diskRecording) newTracer() *diskTracer {
 	return &diskTracer{diskRecording: r, denied: map[int]syscall.Errno{}}
 }
 
-// say adds a line.
+// say adds a line from a client.
 func (r *diskRecording) say(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,14 +112,15 @@ func (r *diskRecording) place(t *testing.T, path string, content []byte) {
 	defer r.mu.Unlock()
 	r.last++
 	r.files[info.Sys().(*syscall.Stat_t).Ino], r.names[path] = r.last, r.last
-	for _, ev := range []diskEvent{ // the file gets its name when its content is durable
+	for _, ev := range []diskEvent{ // create the name only after the content is durable
 		{op: diskWrite, file: r.last, data: content}, {op: diskSync, file: r.last}, {op: diskCreate, file: r.last, name: path}, {op: diskSync},
 	} {
 		r.add(ev)
 	}
 }
 
-// record runs the child to its end and notes what it does to the files below dir. Where tracing is forbidden the test is skipped.
+// record runs the child until it exits and records the changes to all files in dir. It skips the
+// test if tracing is not permitted.
 func (tr *diskTracer) record(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	err := tr.trace(cmd)
@@ -123,26 +132,28 @@ func (tr *diskTracer) record(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// forbidden reports whether an error is that this machine traces no children.
+// forbidden reports whether err means that tracing is not possible on this machine.
 func forbidden(err error) bool {
 	return errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.EIO) || errors.Is(err, errors.ErrUnsupported)
 }
 
-// trace runs the child to its end.
+// trace runs the child until it exits.
 func (tr *diskTracer) trace(cmd *exec.Cmd) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // the kernel takes the tracer's requests from this thread alone
-		// A thread that ends would take with it the servers that it has started (Pdeathsig).
+		// The kernel accepts the tracer's requests only from this thread. If the thread exited, the
+		// kernel would also kill the servers that it has started (Pdeathsig).
+		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		done <- tr.traceHere(cmd)
 	}()
 	return <-done
 }
 
-// traceHere is trace on the thread that calls it.
+// traceHere is like trace, on the current thread.
 func (tr *diskTracer) traceHere(cmd *exec.Cmd) error {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true} // wait4 finds its threads, and no other process, by their group
+	// With its own process group, wait4 can wait for the threads of this child only.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -163,14 +174,14 @@ func (tr *diskTracer) traceHere(cmd *exec.Cmd) error {
 	}
 	defer tr.mem.Close()
 	err = tr.run()
-	cmd.Wait() // its output is read to the end; that it is gone already is the one error
+	cmd.Wait() // reads the rest of the output; the error is always that the child has already been reaped
 	return err
 }
 
-// run lets the child's threads go on from stop to stop until it has exited.
+// run resumes the threads after each system call until the child has exited.
 func (tr *diskTracer) run() error {
 	for tid, signal := tr.pid, 0; ; {
-		if err := syscall.PtraceSyscall(tid, signal); err != nil && err != syscall.ESRCH { // a thread may be gone meanwhile
+		if err := syscall.PtraceSyscall(tid, signal); err != nil && err != syscall.ESRCH { // the thread may have exited meanwhile
 			return err
 		}
 		var status syscall.WaitStatus
@@ -181,7 +192,7 @@ func (tr *diskTracer) run() error {
 				return err
 			}
 			if tid == tr.pid && (status.Exited() || status.Signaled()) {
-				tr.exit = status.ExitStatus() // -1: a signal
+				tr.exit = status.ExitStatus() // -1 if a signal killed the child
 				return nil
 			}
 			again = err != nil || !status.Stopped()
@@ -192,15 +203,15 @@ func (tr *diskTracer) run() error {
 			if err := tr.note(tid); err != nil {
 				return err
 			}
-		case syscall.SIGTRAP, syscall.SIGSTOP: // a new thread, on both sides
+		case syscall.SIGTRAP, syscall.SIGSTOP: // a new thread, reported for both the parent and the new thread
 		default:
 			signal = int(s)
 		}
 	}
 }
 
-// note adds the event of the call that a thread is about to make. The kernel says number and arguments in the same form on every
-// architecture.
+// note adds the event for the next system call of a stopped thread. The kernel reports the call's
+// number and arguments in the same form on every architecture.
 func (tr *diskTracer) note(tid int) error {
 	var info [88]byte
 	_, _, errno := syscall.RawSyscall6(syscall.SYS_PTRACE, ptraceGetSyscallInfo, uintptr(tid), uintptr(len(info)), uintptr(unsafe.Pointer(&info[0])), 0, 0)
@@ -277,7 +288,7 @@ func (tr *diskTracer) noteMapSync(at, size uint64) error {
 	return errors.Join(err, errors.New("what is synced is not in the child's map"))
 }
 
-// add is called with mu locked.
+// add appends an event. The caller must hold mu.
 func (r *diskRecording) add(ev diskEvent) { r.events = append(r.events, ev) }
 
 func (tr *diskTracer) noteWrite(plain bool, args [6]uint64) error {
@@ -290,7 +301,7 @@ func (tr *diskTracer) noteWrite(plain bool, args [6]uint64) error {
 		return fmt.Errorf("reading the child's memory: %w", err)
 	}
 	off := int64(args[3])
-	if plain { // of a file that is written from its start to its end
+	if plain { // the program writes such files from start to end
 		off = tr.ends[id]
 		tr.ends[id] += int64(len(data))
 	}
@@ -298,7 +309,8 @@ func (tr *diskTracer) noteWrite(plain bool, args [6]uint64) error {
 	return nil
 }
 
-// file finds out which file a descriptor of the child is; 0 for a folder and for what lies elsewhere.
+// file returns the path and the number of the child's open file fd. The number is 0 if the file is
+// a directory or outside of the recorded directory.
 func (tr *diskTracer) file(fd uint64) (id int, path string) {
 	link := fmt.Sprintf("/proc/%d/fd/%d", tr.pid, fd)
 	path, err := os.Readlink(link)
@@ -344,7 +356,7 @@ func (tr *diskTracer) noteName(op diskOp, folder, from, to uint64) error {
 	return nil
 }
 
-// forget lets a file's inode go with its last name: the next file may get it.
+// forget removes the inode of a file without a name, because the inode can be reused.
 func (tr *diskTracer) forget(id int) {
 	for _, other := range tr.names {
 		if other == id {
@@ -358,7 +370,7 @@ func (tr *diskTracer) forget(id int) {
 	}
 }
 
-// path reads a path at an address, relative to a folder's descriptor.
+// path reads a path from the child's memory. It is relative to a directory's descriptor.
 func (tr *diskTracer) path(folder, at uint64) (string, error) {
 	buf := make([]byte, 4096)
 	n, err := tr.mem.ReadAt(buf, int64(at))

@@ -1,9 +1,11 @@
 package e2e
 
-// This file tests the protobuf answers: that each type's are what kube-apiserver sends, byte for byte; that every request that answers in
-// protobuf says the same as in JSON; that a list's length is right before its items are there; and that streams are framed.
+// This file tests responses in protobuf. The encoding of each type must be identical to
+// kube-apiserver's. A response in protobuf must be equivalent to the response in JSON. The length
+// of a list must be correct, although it is sent before the items. Streams must be framed.
 //
-// The helpers of server_test.go send and want, and the watchers of watch_test.go, show an answer in protobuf as the JSON of what is in it.
+// The helpers send and want of server_test.go, and the watchers of watch_test.go, convert a
+// protobuf response to JSON.
 
 import (
 	"bufio"
@@ -36,14 +38,14 @@ const (
 	partialList   = onlyProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
 
-// testRows are all resources that have Go types, definitions included.
+// testRows returns all resources that have Go types, including definitions.
 var testRows = sync.OnceValue(func() []*scheme.Resource {
 	reg := scheme.NewRegistry()
 	crd.NewDefinitions(nil, reg, nil, zerolog.Nop())
 	return reg.All()
 })
 
-// readable turns a body in protobuf into JSON, and leaves others alone.
+// readable converts a protobuf body to JSON and returns other bodies unchanged.
 func readable(header http.Header, body []byte) ([]byte, error) {
 	if kind, _, _ := strings.Cut(header.Get("Content-Type"), ";"); kind != string(scheme.ProtobufFormat) {
 		return body, nil
@@ -51,7 +53,7 @@ func readable(header http.Header, body []byte) ([]byte, error) {
 	return schemetest.Unsealed(testRows(), body)
 }
 
-// readFrames passes on the events of a watch in protobuf until its end.
+// readFrames passes each event of a protobuf watch to pass until the stream ends.
 func readFrames(in io.Reader, pass func(frame)) error {
 	var length [4]byte
 	for lines := bufio.NewReader(in); ; {
@@ -76,7 +78,7 @@ func readFrames(in io.Reader, pass func(frame)) error {
 
 // ---- Requests ----
 
-// protobufScene is a server with something of each kind that is shown in more than one way.
+// protobufScene starts a server and creates the objects for the tests below.
 func protobufScene(t *testing.T) *testServer {
 	s := startTest(t)
 	pod := `{"metadata":{"labels":{"app":"d"}},"spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"1500m","memory":"0.5Gi"}},
@@ -100,7 +102,7 @@ func protobufScene(t *testing.T) *testServer {
 	return s
 }
 
-// inBothForms sends a request as a client of JSON and as one of protobuf, and expects the same answer.
+// inBothForms sends a request for JSON and for protobuf, and compares the responses.
 func inBothForms(t *testing.T, s *testServer, method, path, body string, headers ...string) {
 	t.Helper()
 	asJSON := s.send(method, path, body, headers...)
@@ -115,7 +117,7 @@ func inBothForms(t *testing.T, s *testServer, method, path, body string, headers
 
 var differsEachTime = regexp.MustCompile(`"(uid|creationTimestamp|deletionTimestamp|time|token|expirationTimestamp|resourceVersion)":"[^"]*"`)
 
-// inOrder is a document with its members in order, and without what is another thing each time.
+// inOrder returns a document with sorted members and without values that vary.
 func inOrder(doc []byte) string {
 	var any any
 	if err := json.Unmarshal(doc, &any); err != nil {
@@ -197,7 +199,7 @@ func TestWritesAreAnsweredInProtobuf(t *testing.T) {
 	}
 }
 
-// A custom resource has no protobuf but that of its metadata; its errors have.
+// A custom resource has no protobuf encoding except for its metadata. Its errors have one.
 func TestCustomResourcesInProtobuf(t *testing.T) {
 	t.Parallel()
 	s := protobufScene(t)
@@ -246,7 +248,8 @@ func TestLongListInProtobufKeepsItsPromise(t *testing.T) {
 	apitest.Expect(t, s.want(200, "GET", path, "", onlyProtobuf).get("items.#"), 0)
 }
 
-// Stored by hand: data is no map. Like every object that cannot be read it is a 500 alone, and left out of lists; both passes agree on that.
+// The object is stored directly, and its data is not a map. Like all objects that cannot be
+// decoded, it gets a 500 alone and is omitted from lists. Both passes over a list must agree.
 func TestWhatCannotBeReadIsNotInProtobuf(t *testing.T) {
 	t.Parallel()
 	const path = "/api/v1/namespaces/default/configmaps"
@@ -261,7 +264,7 @@ func TestWhatCannotBeReadIsNotInProtobuf(t *testing.T) {
 		return rec
 	})
 	s.start()
-	for range 2 { // found by the list, then known
+	for range 2 { // the first list finds the object, the second already knows it
 		apitest.Expect(t, s.want(200, "GET", path, "", onlyProtobuf).get("items.#"), 1500)
 		apitest.Expect(t, s.want(200, "GET", path+"?limit=1400", "", onlyProtobuf).get("items.#"), 1400)
 	}
@@ -291,7 +294,7 @@ func TestWatchInProtobuf(t *testing.T) {
 		apitest.Expect(t, partial.want("MODIFIED a").object.Get("kind"), "PartialObjectMetadata")
 	}
 	apitest.Expect(t, odd.want("MODIFIED a").object.Get("data.k"), "new")
-	gone := odd.want("DELETED a") // as it was when the selector matched, at the revision of the change
+	gone := odd.want("DELETED a") // contains the last state that matched the selector, but the revision of the change
 	apitest.Expect(t, gone.object.Get("metadata.labels.odd"), "y")
 	for _, each := range []*watcher{w, same, partial, asJSON} {
 		each.want("DELETED b")
@@ -300,5 +303,3 @@ func TestWatchInProtobuf(t *testing.T) {
 	apitest.Expect(t, s.send("GET", s.p1+"?watch=1", "", onlyProtobuf+";as=Table;g=meta.k8s.io;v=v1").code, 406)
 	s.watch("/apis/events.k8s.io/v1/events?watch=1&allowWatchBookmarks=true&timeoutSeconds=60", onlyProtobuf).want("BOOKMARK end")
 }
-
-// ---- What it costs ----

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestProxyPathsNameAnObject covers SCHEME:NAME:PORT, of which kube-apiserver makes the object NAME. No connection is made, because
-// the objects have no addresses.
+// TestProxyPathsNameAnObject tests names of the form SCHEME:NAME:PORT, from which kube-apiserver
+// uses the object NAME. There are no connections, because the objects have no addresses.
 func TestProxyPathsNameAnObject(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -23,7 +23,7 @@ func TestProxyPathsNameAnObject(t *testing.T) {
 			":" + name + ":80": refused, "https%3A" + name + "%3Aweb": refused,
 			"x": missing, "x:80": missing, "https:x:80": missing, "https:": fmt.Sprintf("404 %ss %q not found", kind, "https"),
 		}
-		if kind == "service" { // the port by its number needs the Service, any other only the EndpointSlices
+		if kind == "service" { // a port number requires the Service, and other ports only its EndpointSlices
 			for _, segment := range []string{"x", "https:"} {
 				want[segment] = fmt.Sprintf("503 no endpoints available for service %q", strings.TrimSuffix(segment, ":"))
 			}
@@ -42,7 +42,7 @@ func TestProxyPathsNameAnObject(t *testing.T) {
 			}
 		}
 	}
-	// Only proxies have such names.
+	// Only proxy requests can have such names.
 	for _, path := range []string{testPods + "/p:80", testPods + "/p:80/log", testPods + "/p:80/exec?command=a", "/api/v1/namespaces/default/services/s:web/status"} {
 		if a := s.send("GET", path, ""); a.code != 404 || !strings.Contains(a.get("message").String(), ":") {
 			t.Errorf("%s: %s", path, a.failure())
@@ -50,7 +50,8 @@ func TestProxyPathsNameAnObject(t *testing.T) {
 	}
 }
 
-// TestProxyRightsAreForTheWholeSegment: a role that names s does not cover https:s:web, as in kube-apiserver.
+// TestProxyRightsAreForTheWholeSegment checks that a role for the name s does not apply to
+// https:s:web.
 func TestProxyRightsAreForTheWholeSegment(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// TestHostileQuantitiesAreRefused by every way that a write may take. Each would hold a processor for hours, past every deadline. The codes are
-// kube-apiserver's for what is no quantity, the 500 of an apply among them.
+// TestHostileQuantitiesAreRefused sends quantities that would use a CPU for hours beyond every
+// deadline, by each kind of write. The status codes must match kube-apiserver for an invalid
+// quantity. This includes the 500 of an apply.
 func TestHostileQuantitiesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -41,7 +42,7 @@ func TestHostileQuantitiesAreRefused(t *testing.T) {
 			}
 		}
 	}
-	// Whatever is no quantity is as it was.
+	// Text in other places is not parsed as a quantity.
 	s.want(201, "POST", "/api/v1/namespaces/q/configmaps", configMap("m", "k", "1e-2147483648"))
 	huge := strings.Replace(pod("huge", "1"), `"cpu":"1"`, `"cpu":"1","hugepages-1e-2147483648":"1"`, 1)
 	if a := s.send("POST", pods, huge); a.code != 422 {

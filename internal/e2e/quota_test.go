@@ -1,6 +1,7 @@
 package e2e
 
-// Quotas on a running server: what a kube-apiserver says of the same writes, races of many clients, a server that is killed among them.
+// These tests use quotas on a running server. They check that responses match kube-apiserver, run
+// concurrent clients, and kill the server.
 
 import (
 	"bytes"
@@ -28,16 +29,17 @@ import (
 	"apilet/internal/apitest/kubetest"
 )
 
-// TestQuotaScenes replays testdata/quota/*.txtar. A section is a scene in a namespace of its own, line by line:
+// TestQuotaScenes replays testdata/quota/*.txtar. Each section runs in its own namespace. It
+// consists of these lines:
 //
 //	quota NAME SPEC      creates a ResourceQuota
-//	used NAME LIST       its status.used is this
+//	used NAME LIST       waits until its status.used is LIST
 //	METHOD PATH BODY     a request, in YAML's short form; * in the path is the namespace, and without it the path is one of core/v1
-//	  CODE REASON MESS.  its answer
+//	  CODE REASON MESS.  the response
 //
-// The answers are kube-apiserver's own, recorded with -update -oracle URL -token TOKEN from one of version 1.37 with
-// --disable-admission-plugins=ServiceAccount. It has no controllers beside it, so where a scene says what is used, that is written into
-// the quota's status there, as kube-controller-manager would.
+// The responses were recorded from a kube-apiserver 1.37 with -update -oracle URL -token TOKEN. It
+// ran with --disable-admission-plugins=ServiceAccount and without controllers. Therefore a "used"
+// line writes the quota's status on that server, as kube-controller-manager would.
 func TestQuotaScenes(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/quota/*.txtar")
@@ -67,7 +69,7 @@ func TestQuotaScenes(t *testing.T) {
 	}
 }
 
-// quotaServer is who answers.
+// quotaServer returns a new server, or the kube-apiserver to record from.
 func quotaServer(t *testing.T) *testServer {
 	if *kubetest.OracleURL == "" {
 		return startTest(t)
@@ -83,7 +85,7 @@ type quotaScene struct {
 
 var quotaRandomName = regexp.MustCompile(`"(\w+-)[a-z0-9]{5}"`)
 
-// play returns the scene with the answers that came.
+// play runs the scene and returns it with the actual responses.
 func (sc *quotaScene) play(text string) []byte {
 	var out bytes.Buffer
 	sc.ask("POST", "/api/v1/namespaces", "{metadata: {name: "+sc.ns+"}}")
@@ -124,7 +126,8 @@ func (sc *quotaScene) path(of string) string {
 	return "/" + strings.ReplaceAll(of, "*", "namespaces/"+sc.ns)
 }
 
-// ask sends a request, and returns the code and, of a refusal, its reason and message.
+// ask sends a request and returns the status code. For an error it also returns the reason and
+// message.
 func (sc *quotaScene) ask(method, path, body string) (int, string) {
 	document, err := yaml.YAMLToJSON([]byte(body))
 	if err != nil {
@@ -145,7 +148,8 @@ func (sc *quotaScene) ask(method, path, body string) (int, string) {
 	return a.code, strings.TrimSpace(status.Get("reason").Str + " " + status.Get("message").Str)
 }
 
-// used waits until a quota's status says this; a kube-apiserver is told.
+// used waits until the status of the quota contains the given values. If the server is
+// kube-apiserver, it writes them.
 func (sc *quotaScene) used(name, text string) {
 	sc.t.Helper()
 	var want corev1.ResourceList
@@ -159,13 +163,14 @@ func (sc *quotaScene) used(name, text string) {
 		if a := sc.send("PATCH", path+"/status", `{"status":{"hard":`+hard+`,"used":`+string(list)+`}}`, "Content-Type: application/merge-patch+json"); a.code != 200 {
 			sc.t.Fatalf("%s: %d %s", text, a.code, a.body)
 		}
-		time.Sleep(300 * time.Millisecond) // until it has heard of that itself
+		time.Sleep(300 * time.Millisecond) // kube-apiserver needs some time to notice the change
 		return
 	}
 	sc.waitForUsed(path, want)
 }
 
-// TestQuotaRace lets 64 clients create at once what a quota allows 50 of. Half of them ask for dry runs, too, and some for what cannot be stored.
+// TestQuotaRace runs 64 clients that concurrently create objects with a quota of 50. Some clients
+// also send dry runs or invalid objects.
 func TestQuotaRace(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -180,7 +185,8 @@ func TestQuotaRace(t *testing.T) {
 					s.send("POST", path+"?dryRun=All", `{"metadata":{"generateName":"dry-"}}`)
 				}
 				if i%4 == 0 {
-					s.send("POST", path, `{"metadata":{"name":"r","resourceVersion":"7"}}`) // charged, and refused by the store
+					// This is rejected by the store after the quota has been charged.
+					s.send("POST", path, `{"metadata":{"name":"r","resourceVersion":"7"}}`)
 				}
 				switch a := s.send("POST", path, fmt.Sprintf(`{"metadata":{"generateName":"r%d-"}}`, i)); a.code {
 				case 201:
@@ -202,8 +208,9 @@ func TestQuotaRace(t *testing.T) {
 	}
 }
 
-// TestQuotaOutlivesKill kills a server (-9) while clients fill a quota, a few times over one file. In the end there is what the quota
-// allows, no object more or less, and the status says so, though it was last written by a server that is dead.
+// TestQuotaOutlivesKill kills the server several times while clients use up a quota. At the end
+// there must be exactly as many objects as the quota permits. The status must be correct, even
+// though a killed server may have written it last.
 func TestQuotaOutlivesKill(t *testing.T) {
 	t.Parallel()
 	const hard = 400
@@ -220,7 +227,7 @@ func TestQuotaOutlivesKill(t *testing.T) {
 				for refused.Load() == 0 {
 					a, err := s.try("POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"generateName":"s-"}}`)
 					if err != nil {
-						return // killed
+						return // the server was killed
 					}
 					if a.code == 403 {
 						refused.Add(1)
@@ -243,7 +250,8 @@ func TestQuotaOutlivesKill(t *testing.T) {
 	s.waitForUsed("/api/v1/namespaces/default/resourcequotas/q", corev1.ResourceList{"secrets": resource.MustParse(fmt.Sprint(hard))})
 }
 
-// TestQuotaFollowsTheCollector: what goes without a request of its own is free again.
+// TestQuotaFollowsTheCollector checks that the quota is also released for objects that the garbage
+// collector deletes.
 func TestQuotaFollowsTheCollector(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -260,7 +268,8 @@ func TestQuotaFollowsTheCollector(t *testing.T) {
 	s.waitForUsed(quota, corev1.ResourceList{"configmaps": resource.MustParse("0")})
 }
 
-// TestQuotaHoldsForTheServerItself: what it would put back is refused as anybody's, and it goes on with the other namespaces.
+// TestQuotaHoldsForTheServerItself checks that a quota also applies to objects that the server
+// restores. The server continues with the other namespaces.
 func TestQuotaHoldsForTheServerItself(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -274,7 +283,8 @@ func TestQuotaHoldsForTheServerItself(t *testing.T) {
 	s.want(404, "GET", "/api/v1/namespaces/default/serviceaccounts/default", "")
 }
 
-// TestQuotaSwitchedOff: the flag that switches the plug-in off also leaves the status to whoever writes it.
+// TestQuotaSwitchedOff checks that the flag that disables the plug-in also disables the server's
+// updates of the status.
 func TestQuotaSwitchedOff(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--disable-admission-plugins=ResourceQuota")
@@ -282,7 +292,8 @@ func TestQuotaSwitchedOff(t *testing.T) {
 	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"c"}}`)
 }
 
-// TestQuotaOfCustomResources: a quota may speak of a type before there is one, and of one that goes.
+// TestQuotaOfCustomResources checks that a quota can be created before the definition of its
+// resource.
 func TestQuotaOfCustomResources(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -303,7 +314,7 @@ func TestQuotaOfCustomResources(t *testing.T) {
 	s.want(201, "POST", widgets, body)
 }
 
-// waitForUsed waits until a quota's status says what is used.
+// waitForUsed waits until the status of the quota contains the given values.
 func (s *testServer) waitForUsed(path string, want corev1.ResourceList) {
 	s.t.Helper()
 	var got corev1.ResourceQuota

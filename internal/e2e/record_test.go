@@ -12,7 +12,8 @@ import (
 	"apilet/internal/apitest/kubetest"
 )
 
-// The events are those of kube-apiserver 1.36 for the same requests, level Metadata without RequestReceived.
+// The expected events were recorded from kube-apiserver 1.36 with level Metadata and without the
+// stage RequestReceived.
 func TestRequestsAreAuditedAsInKubernetes(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
@@ -82,7 +83,7 @@ func TestRequestsAreAuditedAsInKubernetes(t *testing.T) {
 		id := fmt.Sprint("case-", i)
 		s.send(c.method, c.path, c.body, append(c.headers, "Audit-Id: "+id)...)
 		var got string
-		apitest.WaitFor(t, "the event of "+c.method+" "+c.path, func() bool { // a line is written when the answer is out
+		apitest.WaitFor(t, "the event of "+c.method+" "+c.path, func() bool { // the event is written after the response
 			got = kubetest.AuditedAs(t, path, id)
 			return strings.Count(got, "\n") == strings.Count(c.want, "\n") && got != ""
 		})
@@ -92,7 +93,7 @@ func TestRequestsAreAuditedAsInKubernetes(t *testing.T) {
 	}
 }
 
-// A disk without room for the audit log stops nobody; the log and /metrics say so.
+// If the disk for the audit log is full, requests are still served. The log and /metrics report it.
 func TestFullAuditDiskDoesNotStopServing(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -107,7 +108,7 @@ func TestFullAuditDiskDoesNotStopServing(t *testing.T) {
 	s.halt()
 }
 
-// What metrics.go declares is fed: by watches, commits and refusals.
+// The metrics that metrics.go declares are updated by watches, commits and rejected requests.
 func TestMetricsAreFed(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t)
@@ -116,9 +117,9 @@ func TestMetricsAreFed(t *testing.T) {
 	s.want(401, "GET", "/version", "", "Authorization: Bearer nope")
 	s.want(403, "GET", "/metrics", "")
 	s.headers = []string{root}
-	_, _ = http.Get(strings.Replace(s.url, "https", "http", 1)) // no handshake
+	_, _ = http.Get(strings.Replace(s.url, "https", "http", 1)) // causes a failed TLS handshake
 	for series, least := range map[string]float64{
-		`apiserver_watch_events_total{group="",resource="namespaces",version="v1"}`:                                5, // four and a bookmark
+		`apiserver_watch_events_total{group="",resource="namespaces",version="v1"}`:                                5, // four events and a bookmark
 		`apiserver_watch_events_sizes_count{group="",resource="namespaces",version="v1"}`:                          5,
 		`apiserver_watch_list_duration_seconds_count{group="",resource="namespaces",scope="cluster",version="v1"}`: 1,
 		`apilet_store_commit_duration_seconds_count`:                                                               1,
@@ -135,7 +136,8 @@ func TestMetricsAreFed(t *testing.T) {
 	}
 }
 
-// TestPathThatIsNoTextIsAnsweredAndAudited: metric labels have to be UTF-8, and paths need not be.
+// TestPathThatIsNoTextIsAnsweredAndAudited sends paths that are not UTF-8, although metric labels
+// must be.
 func TestPathThatIsNoTextIsAnsweredAndAudited(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")

@@ -1,7 +1,8 @@
 package e2e
 
-// This file looks for what must not be told: tokens, the data of Secrets, and, in metrics, whatever a client may choose freely. It sends
-// them by every way there is, and then reads the log at its most talkative, the audit log, and /metrics.
+// This file searches for confidential data where it must not appear: tokens, the data of Secrets,
+// and text that clients can choose freely in metrics. The tests send such text in all kinds of
+// requests. Then they read the log at a high verbosity, the audit log, and /metrics.
 
 import (
 	"encoding/base64"
@@ -14,11 +15,14 @@ import (
 )
 
 const (
-	hush  = "Zm9yYmlkZGVu"  // in every value that is a secret; valid base64, so that it may be a Secret's data
-	guess = "unheard-of-xq" // in everything that a client may call as it likes
+	// hush is included in all confidential values. It is valid base64, so that a Secret can have it
+	// as data.
+	hush = "Zm9yYmlkZGVu"
+	// guess is included in all values that a client can choose freely.
+	guess = "unheard-of-xq"
 )
 
-// telling starts a server that logs and audits all it can.
+// telling starts a server with a verbose log and an audit log.
 func telling(t *testing.T) (s *testServer, auditPath string) {
 	t.Helper()
 	auditPath = filepath.Join(t.TempDir(), "audit")
@@ -65,14 +69,15 @@ func TestSecretsAreNotTold(t *testing.T) {
 	} {
 		s.send(c.method, c.path, c.body, c.header)
 	}
-	plain, err := http.Get(strings.Replace(s.url, "https", "http", 1) + "/" + hush) // not TLS: the listener's own complaint
+	plain, err := http.Get(strings.Replace(s.url, "https", "http", 1) + "/" + hush) // without TLS, which the listener logs
 	if err == nil {
 		plain.Body.Close()
 	}
 	s.expectSilence(auditPath, hush, "root-token", encoded)
 }
 
-// expectSilence reads everything that the server tells of its requests.
+// expectSilence checks that the logs, the metrics and the deprecations do not contain any of the
+// words.
 func (s *testServer) expectSilence(auditPath string, words ...string) {
 	s.t.Helper()
 	audit, err := os.ReadFile(auditPath)
@@ -94,7 +99,8 @@ func (s *testServer) expectSilence(auditPath string, words ...string) {
 	}
 }
 
-// TestMetricsHaveNoNamesOfClients sends requests whose every part is made up, and counts the series.
+// TestMetricsHaveNoNamesOfClients sends requests with random names in every part, and counts the
+// metrics.
 func TestMetricsHaveNoNamesOfClients(t *testing.T) {
 	t.Parallel()
 	s, _ := telling(t)
@@ -126,7 +132,8 @@ func TestMetricsHaveNoNamesOfClients(t *testing.T) {
 	for i := range 20 {
 		round(fmt.Sprint(guess, "-", i+1))
 	}
-	if after := series(); after > before+40 { // buckets of what was slower or larger than the first time are series already
+	// Buckets for slower or larger requests can appear in the meantime.
+	if after := series(); after > before+40 {
 		t.Errorf("%d lines of metrics have become %d", before, after)
 	}
 }

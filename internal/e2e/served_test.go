@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestRuntimeConfig: a version that is switched on shows the objects of the stable one, and the other way round. Bodies and answers are kube-apiserver's.
+// TestRuntimeConfig checks that a version that is enabled by a flag serves the same objects as the
+// stable version. The requests and responses were recorded from kube-apiserver.
 func TestRuntimeConfig(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--runtime-config", "api/all=true", "--controllers=false")

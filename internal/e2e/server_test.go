@@ -1,7 +1,7 @@
 package e2e
 
-// This file builds the program, starts it as a server, and talks HTTP to it. All other tests stand on the few helpers at its top: startTest,
-// send, and want.
+// This file builds the program, starts it as a server, and sends HTTP requests to it. The helpers
+// startTest, send and want are used by all other tests.
 
 import (
 	"bufio"
@@ -39,7 +39,7 @@ var update = flag.Bool("update", false, "rewrite the answers in testdata")
 
 // ---- The program ----
 
-// folder is where the program is built; it goes with the tests.
+// folder is the directory in which the program is built. It is removed after the tests.
 var folder string
 
 func TestMain(m *testing.M) {
@@ -68,7 +68,8 @@ func readSources(root string) error {
 	return nil
 }
 
-// build makes the program under test of the sources of today, unless APILET_PROGRAM names one.
+// build compiles the program under test from the current sources, or returns the program that
+// APILET_PROGRAM names.
 var build = sync.OnceValues(func() (path string, err error) {
 	if given := os.Getenv("APILET_PROGRAM"); given != "" {
 		return given, nil
@@ -99,13 +100,13 @@ func builtProgram(t testing.TB) string {
 	return path
 }
 
-// A run is what came of a command.
+// A run is the result of a command.
 type run struct {
 	out, errs string
 	code      int
 }
 
-// runAs runs the program to its end, called by a name.
+// runAs runs the program under the given name (argv[0]) and waits until it exits.
 func runAs(t testing.TB, name string, args ...string) run {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -117,7 +118,8 @@ func runAs(t testing.TB, name string, args ...string) run {
 	return run{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// command runs a command as from a shell, and returns what it prints.
+// command runs a subcommand of the program and returns its output. It fails the test if the exit
+// code is not 0.
 func command(t testing.TB, args ...string) string {
 	t.Helper()
 	r := runAs(t, "apilet", args...)
@@ -129,30 +131,35 @@ func command(t testing.TB, args ...string) string {
 
 // ---- A server under test ----
 
-// A testServer is a server in a process of its own, and a client of it.
+// A testServer is a server process and its HTTP client.
 type testServer struct {
 	t       testing.TB
-	program string // "" is the program that build makes
+	program string // "" means the program that build returns
 	flags   []string
-	env     []string // beside that of the tests
+	env     []string // added to the environment of the tests
 	url     string
 	client  *http.Client
 	log     *serverLog
-	headers []string // of every request
+	headers []string // sent with every request
 	last    *apitest.Last
 	process *exec.Cmd
-	ended   chan error // what Wait came to
+	ended   chan error // receives the result of Wait
 	stopped bool
 }
 
-// everyTest are the flags that a server under test has unless it is given them otherwise: a free loopback port, a temporary file without fsync.
+// everyTest contains the default flags for servers under test. They use a free loopback port and a
+// temporary file without fsync.
 var everyTest = []string{"--listen=127.0.0.1:0", "--ephemeral", "--log-format=json", "--compaction-interval=0",
-	"--disable-admission-plugins=ServiceAccount", // whose tokens and accounts most tests would have to look past
-	"--request-timeout=10m",                      // on a busy machine, with the race detector on it, a request may take more than the usual minute
+	// Most tests do not need ServiceAccounts and their tokens.
+	"--disable-admission-plugins=ServiceAccount",
+	// If the machine is busy and the race detector is enabled, a request can take longer than the
+	// default of one minute.
+	"--request-timeout=10m",
 }
 
-// startTest starts a server with these flags, written --name=value, and the flags of every test. An
-// argument in capitals, NAME=value, is a variable of the server's environment.
+// startTest starts a server with the flags of everyTest and these flags, which are written as
+// --name=value. An argument that begins with a capital letter, NAME=value, sets a variable of the
+// server's environment.
 func startTest(t testing.TB, flags ...string) *testServer {
 	t.Helper()
 	var env []string
@@ -168,7 +175,8 @@ func startTest(t testing.TB, flags ...string) *testServer {
 	return s
 }
 
-// serverFlags are those of every test, but for those that a test gives, and the test's.
+// serverFlags returns the flags of everyTest, except for those that the test overrides, followed by
+// the test's flags.
 func serverFlags(given []string) []string {
 	flags := slices.DeleteFunc(slices.Clone(everyTest), func(flag string) bool {
 		name, _, _ := strings.Cut(flag, "=")
@@ -179,7 +187,8 @@ func serverFlags(given []string) []string {
 	return onEtcd(append(flags, given...))
 }
 
-// onEtcd gives a server a prefix of its own in the etcd cluster that ETCD_SERVERS names, if it does: testdata/on-etcd.sh runs tests so.
+// onEtcd makes the server use the etcd cluster that ETCD_SERVERS names, if it is set, with a random
+// prefix. testdata/on-etcd.sh runs tests in this way.
 func onEtcd(flags []string) []string {
 	if urls := os.Getenv("ETCD_SERVERS"); urls != "" && !slices.ContainsFunc(flags, func(f string) bool { return strings.HasPrefix(f, "--etcd-servers=") }) {
 		flags = append(flags, "--etcd-servers="+urls, "--etcd-prefix=/"+rand.Text())
@@ -187,13 +196,13 @@ func onEtcd(flags []string) []string {
 	return flags
 }
 
-// onFile is a flag: the data lies in a file that a restart finds again.
+// onFile returns the flag for a persistent data file.
 func onFile(path string) string { return "--data=" + path }
 
-// onSomeFile is the same for a file of the test's.
+// onSomeFile is like onFile, with a file in the test's temporary directory.
 func onSomeFile(t testing.TB) string { return onFile(filepath.Join(t.TempDir(), "data.db")) }
 
-// start starts a process, and returns when it serves.
+// start starts the process and waits until it serves.
 func (s *testServer) start() {
 	s.t.Helper()
 	if why, ok := s.tryStart(); !ok {
@@ -201,7 +210,7 @@ func (s *testServer) start() {
 	}
 }
 
-// tryStart is start for a server that may refuse to.
+// tryStart is like start, but returns an error text if the server exits instead of serving.
 func (s *testServer) tryStart() (why string, ok bool) {
 	s.t.Helper()
 	begun := make(chan string, 1)
@@ -211,7 +220,9 @@ func (s *testServer) tryStart() (why string, ok bool) {
 	}
 	cmd := exec.Command(s.program, s.flags...)
 	cmd.Stderr, cmd.Env = s.log, os.Environ()
-	if os.Getenv("GOGC") == "" { // what a server makes in a test is garbage at once; apitest.Main has it so for those in process
+	// The objects that a server allocates in a test become garbage soon. apitest.Main sets the same
+	// values for servers in this process.
+	if os.Getenv("GOGC") == "" {
 		cmd.Env = append(cmd.Env, "GOGC=400", "GOMEMLIMIT=1GiB")
 	}
 	cmd.Env = append(cmd.Env, s.env...)
@@ -220,7 +231,7 @@ func (s *testServer) tryStart() (why string, ok bool) {
 		s.t.Fatal(err)
 	}
 	s.process, s.ended, s.stopped = cmd, make(chan error, 1), false
-	go func(ended chan error) { ended <- cmd.Wait() }(s.ended) // the process's end is its end
+	go func(ended chan error) { ended <- cmd.Wait() }(s.ended)
 	s.t.Cleanup(s.halt)
 	select {
 	case s.url = <-begun:
@@ -231,20 +242,20 @@ func (s *testServer) tryStart() (why string, ok bool) {
 		s.t.Fatalf("the server does not serve\n%s", s.log)
 	}
 	transport := &http.Transport{MaxIdleConnsPerHost: 100}
-	if s.client != nil { // of the process before
+	if s.client != nil { // keep the TLS configuration of the previous process
 		transport.TLSClientConfig = s.client.Transport.(*http.Transport).TLSClientConfig
 	}
 	s.client = &http.Client{Transport: transport}
 	return "", true
 }
 
-// halt stops the server as a service manager does, and looks at how it went.
+// halt stops the server with SIGTERM, as a service manager does, and checks that it exits cleanly.
 func (s *testServer) halt() {
 	s.t.Helper()
 	s.end(syscall.SIGTERM)
 }
 
-// kill ends the process at once: what it would still do at its end is not done.
+// kill ends the process immediately, without the work of a clean shutdown.
 func (s *testServer) kill() {
 	s.t.Helper()
 	s.end(syscall.SIGKILL)
@@ -275,14 +286,14 @@ func (s *testServer) end(how syscall.Signal) {
 	}
 }
 
-// restart stops the server and starts another on the same file, on another port.
+// restart calls halt and start. The port may change.
 func (s *testServer) restart() {
 	s.t.Helper()
 	s.halt()
 	s.start()
 }
 
-// servedAuthority is the last certificate of the chain that the server shows, as PEM.
+// servedAuthority returns the last certificate of the server's chain, as PEM.
 func (s *testServer) servedAuthority() []byte {
 	s.t.Helper()
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(s.url, "https://"), &tls.Config{InsecureSkipVerify: true})
@@ -294,7 +305,8 @@ func (s *testServer) servedAuthority() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[len(chain)-1].Raw})
 }
 
-// expectServed requests a list beside the load that the test puts on the server. A server that is blocked by it never answers.
+// expectServed requests a list while the test puts load on the server. If the load blocks the
+// server, the request never gets a response.
 func (s *testServer) expectServed(what string) {
 	s.t.Helper()
 	if a := s.send("GET", "/api/v1/namespaces/default/configmaps?limit=1", ""); a.code != 200 {
@@ -302,7 +314,8 @@ func (s *testServer) expectServed(what string) {
 	}
 }
 
-// compactNow forgets the history before rev, of a server on a file: it is stopped, and another started on what is left.
+// compactNow stops the server, removes the history before rev from its data file, and starts it
+// again.
 func (s *testServer) compactNow(rev int64) {
 	s.t.Helper()
 	s.halt()
@@ -319,8 +332,8 @@ func (s *testServer) compactNow(rev int64) {
 	s.start()
 }
 
-// spoil replaces a part of an object's document in the file of the server, which is stopped and started for it. No check looks at the
-// result.
+// spoil restarts the server. While it is stopped, spoil replaces a part of an object in the data
+// file without any validation.
 func (s *testServer) spoil(key, old, by string) {
 	s.t.Helper()
 	s.halt()
@@ -331,7 +344,7 @@ func (s *testServer) spoil(key, old, by string) {
 	s.start()
 }
 
-// spoilStored is spoil for a store that is open.
+// spoilStored is like spoil, for an open store.
 func spoilStored(t testing.TB, st *store.Store, key, old, by string) {
 	t.Helper()
 	rec, err := st.Get(key)
@@ -345,7 +358,7 @@ func spoilStored(t testing.TB, st *store.Store, key, old, by string) {
 	}
 }
 
-// openTestStore returns what is seen in the data file of a server that has ended.
+// openTestStore opens the data file of a stopped server and returns the result of see.
 func openTestStore[T any](t testing.TB, path string, see func(*store.Store) T) T {
 	t.Helper()
 	st, err := store.Open(path, store.Options{Fatal: func(err error) { t.Errorf("fatal: %v", err) }})
@@ -356,7 +369,8 @@ func openTestStore[T any](t testing.TB, path string, see func(*store.Store) T) T
 	return see(st)
 }
 
-// startFails starts a server that does not come up, and returns why.
+// startFails runs a server that is expected to fail at startup, and returns the text that it writes
+// to standard error.
 func startFails(t testing.TB, flags ...string) string {
 	t.Helper()
 	r := runAs(t, "apilet", serverFlags(flags)...)
@@ -366,14 +380,14 @@ func startFails(t testing.TB, flags ...string) string {
 	return r.errs
 }
 
-// A serverLog keeps a server's log, and hears from it when the server serves.
+// A serverLog records a server's log and notices when the server starts to serve.
 type serverLog struct {
 	apitest.Log
-	serving chan<- string // gets the URL, once; nil then
-	rest    []byte        // the beginning of a line
+	serving chan<- string // receives the URL once; nil afterwards
+	rest    []byte        // an incomplete line
 }
 
-// Write is called by the one goroutine that reads the process's standard error.
+// Write is only called by the goroutine that reads the process's standard error.
 func (l *serverLog) Write(p []byte) (int, error) {
 	n, err := l.Log.Write(p)
 	for l.rest = append(l.rest, p...); ; {
@@ -388,7 +402,7 @@ func (l *serverLog) Write(p []byte) (int, error) {
 	}
 }
 
-// errors are the lines of the log that say what went wrong.
+// errors returns all lines of the log with a level above warn.
 func (l *serverLog) errors() string {
 	var out strings.Builder
 	for line := range strings.Lines(l.String()) {
@@ -399,23 +413,23 @@ func (l *serverLog) errors() string {
 	return out.String()
 }
 
-// flag is the value of a flag that the server was given.
+// flag returns the value of a flag of the server.
 func (s *testServer) flag(name string) (value string) {
 	for _, flag := range s.flags {
 		if v, ok := strings.CutPrefix(flag, "--"+name+"="); ok {
-			value = v // the last one counts
+			value = v // the last one wins
 		}
 	}
 	return value
 }
 
-// revision is the newest.
+// revision returns the server's current revision.
 func (s *testServer) revision(headers ...string) int64 {
 	s.t.Helper()
 	return s.want(200, "GET", "/api/v1/namespaces?limit=1", "", headers...).rev()
 }
 
-// An answer is an HTTP response, read to its end.
+// An answer is an HTTP response with its complete body.
 type answer struct {
 	code   int
 	header http.Header
@@ -428,7 +442,7 @@ func (a answer) rev() int64 { return a.get("metadata.resourceVersion").Int() }
 
 func (a answer) token() string { return a.get("metadata.continue").String() }
 
-// names are those of a list's items, whatever form it has.
+// names returns the names of all items in a list or in a Table.
 func (a answer) names() string {
 	var names []string
 	for _, path := range []string{"items.#.metadata.name", "rows.#.object.metadata.name"} {
@@ -439,12 +453,12 @@ func (a answer) names() string {
 	return strings.Join(names, " ")
 }
 
-// failure is an error's code, reason and message in one line.
+// failure returns the code, the reason and the message of an error, separated by spaces.
 func (a answer) failure() string {
 	return fmt.Sprintf("%d %s %s", a.code, a.get("reason"), a.get("message"))
 }
 
-// send makes a request. headers are lines like "Accept: text/html".
+// send sends a request and returns the response. headers are lines like "Accept: text/html".
 func (s *testServer) send(method, path, body string, headers ...string) answer {
 	s.t.Helper()
 	a, err := s.try(method, path, body, headers...)
@@ -454,7 +468,8 @@ func (s *testServer) send(method, path, body string, headers ...string) answer {
 	return a
 }
 
-// try is send for goroutines and for servers that may be gone.
+// try is like send, but returns an error instead of failing the test. It can be called by any
+// goroutine, and when the server may have stopped.
 func (s *testServer) try(method, path, body string, headers ...string) (answer, error) {
 	r, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
 	if err != nil {
@@ -476,7 +491,7 @@ func (s *testServer) try(method, path, body string, headers ...string) (answer, 
 	return a, err
 }
 
-// want is send for a request whose status is known.
+// want is like send, and fails the test if the response has another status code.
 func (s *testServer) want(code int, method, path, body string, headers ...string) answer {
 	s.t.Helper()
 	a := s.send(method, path, body, headers...)
@@ -489,7 +504,7 @@ func (s *testServer) want(code int, method, path, body string, headers ...string
 	return a
 }
 
-// checkStatus holds an error's body against what every Status has in common.
+// checkStatus checks that the response contains a valid Status.
 func (s *testServer) checkStatus(a answer) {
 	s.t.Helper()
 	kind := fmt.Sprintf("%s %s %s %s", a.get("kind"), a.get("apiVersion"), a.get("status"), a.get("code"))
@@ -502,7 +517,8 @@ func (s *testServer) checkStatus(a answer) {
 	}
 }
 
-// raw sends bytes as they are and returns the status line's code and the rest of the answer; 0 when the connection was closed.
+// raw sends the bytes unchanged. It returns the status code and the rest of the response, or 0 if
+// the server closed the connection.
 func (s *testServer) raw(request string) (int, string) {
 	s.t.Helper()
 	conn := s.dial()
@@ -527,14 +543,14 @@ func (s *testServer) dial() net.Conn {
 	return conn
 }
 
-// namespace makes one, and returns the path of its ConfigMaps.
+// namespace creates a namespace and returns the path of its ConfigMaps.
 func (s *testServer) namespace(name string) string {
 	s.t.Helper()
 	s.want(201, "POST", "/api/v1/namespaces", `{"metadata":{"name":"`+name+`"}}`)
 	return "/api/v1/namespaces/" + name + "/configmaps"
 }
 
-// configMap is the JSON of one.
+// configMap returns the JSON of a ConfigMap.
 func configMap(name string, keyValues ...string) string {
 	data := map[string]string{}
 	for i := 0; i+1 < len(keyValues); i += 2 {
@@ -544,7 +560,7 @@ func configMap(name string, keyValues ...string) string {
 	return string(text)
 }
 
-// startTLS starts a server that knows three tokens and one authority of client certificates.
+// startTLS starts a server with three tokens and a CA for client certificates.
 func startTLS(t *testing.T, flags ...string) (s *testServer, clients apitest.CA) {
 	t.Helper()
 	certFile, keyFile, pool := apitest.ServerCertificate(t)
@@ -556,7 +572,8 @@ func startTLS(t *testing.T, flags ...string) (s *testServer, clients apitest.CA)
 	return s, clients
 }
 
-// allocated returns the number of bytes that the server has allocated since its start, including those that it has freed.
+// allocated returns the total number of bytes that the server has allocated, including freed
+// memory.
 func (s *testServer) allocated() float64 {
 	s.t.Helper()
 	bytes := metricValue(s, "go_memstats_alloc_bytes_total")
@@ -566,7 +583,7 @@ func (s *testServer) allocated() float64 {
 	return bytes
 }
 
-// scrape reads the lines of /metrics.
+// scrape returns the lines of /metrics.
 func (s *testServer) scrape() map[string]bool {
 	s.t.Helper()
 	lines := map[string]bool{}
@@ -576,7 +593,7 @@ func (s *testServer) scrape() map[string]bool {
 	return lines
 }
 
-// metricValue reads one series of /metrics, -1 when it is not there.
+// metricValue returns the value of one series of /metrics, or -1 if it is missing.
 func metricValue(s *testServer, series string) float64 {
 	a, _ := s.try("GET", "/metrics", "")
 	for line := range strings.Lines(string(a.body)) {

@@ -37,7 +37,8 @@ const (
 	whoamiBody   = `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`
 )
 
-// startShop starts a TLS server with a namespace that has accounts app and other, pods, a secret, and a node.
+// startShop starts a TLS server that has namespace shop with the accounts app and other, pods and a
+// secret, and also a node.
 func startShop(t *testing.T, flags ...string) *testServer {
 	t.Helper()
 	s, _ := startTLS(t, flags...)
@@ -53,13 +54,13 @@ func startShop(t *testing.T, flags ...string) *testServer {
 	return s
 }
 
-// tokenFor asks for a token of app; spec is the inside of a TokenRequest's.
+// tokenFor requests a token for account app. spec are the members of the TokenRequest's spec.
 func (s *testServer) tokenFor(spec string) string {
 	s.t.Helper()
 	return s.want(201, "POST", shopAccounts+"/app/token", `{"spec":{`+spec+`}}`, masterToken).get("status.token").String()
 }
 
-// claimsOf reads a token's claims without checking anything.
+// claimsOf returns a token's claims without verifying it.
 func claimsOf(t *testing.T, token string) gjson.Result {
 	t.Helper()
 	parts := strings.Split(token, ".")
@@ -73,7 +74,8 @@ func claimsOf(t *testing.T, token string) gjson.Result {
 	return gjson.ParseBytes(payload)
 }
 
-// reviewOf is a TokenReview's status: the name and the audiences, or the error.
+// reviewOf returns the result of a TokenReview. This is either the user's name with the audiences
+// or the error.
 func (s *testServer) reviewOf(token string, audiences ...string) string {
 	s.t.Helper()
 	body, _ := json.Marshal(map[string]any{"spec": map[string]any{"token": token, "audiences": audiences}})
@@ -91,7 +93,7 @@ func boundTo(kind, name string) string {
 	return fmt.Sprintf(`"boundObjectRef":{"kind":%q,"apiVersion":"v1","name":%q}`, kind, name)
 }
 
-// TestTokenRequestIsKubernetes: the answers are kube-apiserver 1.36's.
+// TestTokenRequestIsKubernetes checks that the responses match kube-apiserver 1.36.
 func TestTokenRequestIsKubernetes(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -138,7 +140,8 @@ func TestTokenRequestIsKubernetes(t *testing.T) {
 	}
 }
 
-// TestTokenSaysWhoItsBearerIs: claims, defaults, and what a request with the token tells of its sender.
+// TestTokenSaysWhoItsBearerIs checks the claims in the token, their defaults, and the user of
+// requests with the token.
 func TestTokenSaysWhoItsBearerIs(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -190,7 +193,8 @@ func TestTokenSaysWhoItsBearerIs(t *testing.T) {
 	}
 }
 
-// TestTokenDiesWithWhatItIsBoundTo: at once, and for good: another object of the same name does not wake it.
+// TestTokenDiesWithWhatItIsBoundTo checks that a token is no longer valid after its object is
+// deleted, even if a new object with the same name is created.
 func TestTokenDiesWithWhatItIsBoundTo(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -232,7 +236,7 @@ func TestTokenDiesWithWhatItIsBoundTo(t *testing.T) {
 	expect("account of the same name", plain, "[invalid bearer token, service account UID (…")
 }
 
-// A signingKey is one that account tokens are signed with, outside of any server.
+// A signingKey is a key for account tokens. It is created outside of the server.
 type signingKey struct {
 	*ecdsa.PrivateKey
 	file string
@@ -251,10 +255,10 @@ func newSigningKey(t *testing.T) signingKey {
 	return signingKey{key, apitest.TempFile(t, "key", string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})))}
 }
 
-// signs is a flag: the server has this key.
+// signs returns a flag that gives the server the key.
 func (k signingKey) signs() string { return "--service-account-signing-key-file=" + k.file }
 
-// keyOf is the id of the key that a token names.
+// keyOf returns the key ID in a token's header.
 func keyOf(t *testing.T, token string) string {
 	t.Helper()
 	head, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[0])
@@ -264,7 +268,8 @@ func keyOf(t *testing.T, token string) string {
 	return gjson.GetBytes(head, "kid").String()
 }
 
-// forge signs the claims of a good token with the server's own key, edited: what only a server with a wrong clock would.
+// forge modifies the given token and signs it again with the same key. Only a server with a wrong
+// clock would issue such a token.
 func forge(t *testing.T, key signingKey, good string, edit func(jwt.MapClaims)) string {
 	t.Helper()
 	claims := jwt.MapClaims(claimsOf(t, good).Value().(map[string]any))
@@ -281,7 +286,8 @@ func forge(t *testing.T, key signingKey, good string, edit func(jwt.MapClaims)) 
 	return text
 }
 
-// TestTokenTimesHaveAMinuteOfLeeway, as kube-apiserver's.
+// TestTokenTimesHaveAMinuteOfLeeway checks that apilet allows the same clock skew as
+// kube-apiserver.
 func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
 	t.Parallel()
 	key := newSigningKey(t)
@@ -305,10 +311,11 @@ func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
 		if c.want != "" {
 			want = "[invalid bearer token, " + c.want + "]"
 		}
-		for asked := false; !asked; { // until it is done before the token is another thirty seconds older
+		for asked := false; !asked; { // repeat until the reviews finish within 25 seconds
 			begin := time.Now()
 			token := forge(t, key, good, c.edit)
-			first, second := s.reviewOf(token), s.reviewOf(token) // the second time the signature is remembered
+			// The second review finds the verified signature in the cache.
+			first, second := s.reviewOf(token), s.reviewOf(token)
 			if asked = time.Since(begin) < 25*time.Second; asked && (first != want || second != want) {
 				t.Errorf("%s: %s, then %s, want %s", c.title, first, second, want)
 			}
@@ -316,7 +323,7 @@ func TestTokenTimesHaveAMinuteOfLeeway(t *testing.T) {
 	}
 }
 
-// TestTokenReviewKnowsAudiences: the table is kube-apiserver's answers.
+// TestTokenReviewKnowsAudiences checks that the responses match kube-apiserver.
 func TestTokenReviewKnowsAudiences(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -348,7 +355,7 @@ func TestTokenReviewKnowsAudiences(t *testing.T) {
 	s.want(200, "GET", "/version", "", "Authorization: Bearer "+both)
 }
 
-// TestForgedTokensAreRefused: every way to sign that is not a key of the server.
+// TestForgedTokensAreRefused tries every way to sign a token without a key of the server.
 func TestForgedTokensAreRefused(t *testing.T) {
 	t.Parallel()
 	key := newSigningKey(t)
@@ -394,7 +401,7 @@ func TestForgedTokensAreRefused(t *testing.T) {
 
 // ---- Keys
 
-// TestTokensOutliveARestart: the data file keeps the key.
+// TestTokensOutliveARestart checks that the signing key is kept in the data file.
 func TestTokensOutliveARestart(t *testing.T) {
 	t.Parallel()
 	s := startShop(t, onSomeFile(t))
@@ -411,12 +418,13 @@ const (
 	mergePatch  = "Content-Type: application/merge-patch+json"
 )
 
-// tokenSecret is a Secret that is to hold a token; metadata is what it has beside its annotation.
+// tokenSecret returns the JSON of a Secret for an account's token. metadata are more members of its
+// metadata.
 func tokenSecret(account, metadata string) string {
 	return `{"type":"kubernetes.io/service-account-token","metadata":{"annotations":{"kubernetes.io/service-account.name":"` + account + `"},` + metadata + `}}`
 }
 
-// filled waits until a Secret has a token, and returns it with that.
+// filled waits until the Secret contains a token. It returns the Secret and the token.
 func (s *testServer) filled(name string) (secret answer, token string) {
 	s.t.Helper()
 	apitest.WaitFor(s.t, "the token of Secret "+name, func() bool {
@@ -427,7 +435,8 @@ func (s *testServer) filled(name string) (secret answer, token string) {
 	return secret, string(text)
 }
 
-// TestTokenOfASecretIsFilledIn, counts without an end, and dies with its Secret, its account, or when another takes its place.
+// TestTokenOfASecretIsFilledIn checks that the token does not expire. It becomes invalid if its
+// Secret or its account is deleted, or if the Secret gets another token.
 func TestTokenOfASecretIsFilledIn(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -467,8 +476,9 @@ func TestTokenOfASecretIsFilledIn(t *testing.T) {
 	}
 }
 
-// TestSecretsGetTheirTokenLater: when it was taken out, when the account comes after the Secret, and what a server finds at its start. A Secret
-// for an account that had the name before stays empty.
+// TestSecretsGetTheirTokenLater checks that a Secret gets a token after the token was removed,
+// after the account is created, and after the server starts. A Secret for an earlier account of the
+// same name remains empty.
 func TestSecretsGetTheirTokenLater(t *testing.T) {
 	t.Parallel()
 	s := startShop(t, onSomeFile(t), "--controllers=false")
@@ -485,7 +495,7 @@ func TestSecretsGetTheirTokenLater(t *testing.T) {
 	s.want(201, "POST", shopSecrets, tokenSecret("late", `"name":"waits"`), masterToken)
 	s.want(201, "POST", shopSecrets, strings.Replace(tokenSecret("late", `"name":"stale"`), `"annotations":{`, `"annotations":{"kubernetes.io/service-account.uid":"x",`, 1), masterToken)
 	s.want(201, "POST", shopSecrets, tokenSecret("app", `"name":"now"`), masterToken)
-	s.filled("now") // and so the others were looked at
+	s.filled("now") // the other Secrets have been processed before this one
 	if a := s.want(200, "GET", shopSecrets+"/waits", "", masterToken); a.get("data").Exists() {
 		t.Errorf("filled without an account: %s", a.body)
 	}
@@ -498,7 +508,8 @@ func TestSecretsGetTheirTokenLater(t *testing.T) {
 	}
 }
 
-// TestWritesShowNoTokens: who may create Secrets, and may neither read them nor make tokens, comes by none.
+// TestWritesShowNoTokens checks that the permission to create Secrets is not sufficient to get a
+// token.
 func TestWritesShowNoTokens(t *testing.T) {
 	t.Parallel()
 	s := startShop(t)
@@ -529,7 +540,8 @@ func TestWritesShowNoTokens(t *testing.T) {
 
 // ---- Discovery
 
-// TestOthersCanVerifyTokens: by what /openid/v1/jwks says alone, with nothing of this program's.
+// TestOthersCanVerifyTokens verifies tokens with the keys from /openid/v1/jwks alone, without any
+// code of apilet.
 func TestOthersCanVerifyTokens(t *testing.T) {
 	t.Parallel()
 	for name, flags := range map[string][]string{
@@ -544,7 +556,7 @@ func TestOthersCanVerifyTokens(t *testing.T) {
 		if string(config.body) != want || config.header.Get("Cache-Control") != "public, max-age=3600" || config.header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s %v", config.body, config.header)
 		}
-		set := s.want(200, "GET", "/openid/v1/jwks", "", "Authorization: Bearer "+token) // every account may
+		set := s.want(200, "GET", "/openid/v1/jwks", "", "Authorization: Bearer "+token) // all accounts may read it
 		if set.header.Get("Content-Type") != "application/jwk-set+json" {
 			t.Errorf("the keys come as %s", set.header.Get("Content-Type"))
 		}
@@ -560,7 +572,7 @@ func TestOthersCanVerifyTokens(t *testing.T) {
 	}
 }
 
-// verifiesAlone checks a token's signature by a JSON web key.
+// verifiesAlone reports whether a JSON Web Key verifies a token's signature.
 func verifiesAlone(t *testing.T, key gjson.Result, token string) bool {
 	t.Helper()
 	number := func(text string) *big.Int {
@@ -584,9 +596,11 @@ func verifiesAlone(t *testing.T, key gjson.Result, token string) bool {
 	return key.Get("crv").String() == "P-256" && ecdsa.Verify(public, sum[:], new(big.Int).SetBytes(sig[:32]), new(big.Int).SetBytes(sig[32:]))
 }
 
-// ---- The plain port, and what must not be told
+// ---- The plain port and confidential data
 
-// TestPlainPortKnowsServiceAccounts: a token there is its account; a dead one is nobody, and never an administrator.
+// TestPlainPortKnowsServiceAccounts checks that a token authenticates its account on the plain
+// port. The token of a deleted account is rejected. Tokens that are not from this server are
+// ignored.
 func TestPlainPortKnowsServiceAccounts(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -608,7 +622,8 @@ func TestPlainPortKnowsServiceAccounts(t *testing.T) {
 	s.want(401, "POST", whoamiPath, whoamiBody, "Authorization: Bearer "+token)
 }
 
-// TestSecretsAreNeverTold: not in log lines, not in the audit log, not in metrics, not in answers to others than the one who asked.
+// TestSecretsAreNeverTold checks that secrets do not appear in the log, in the audit log, in
+// metrics, or in responses to other clients.
 func TestSecretsAreNeverTold(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -635,8 +650,10 @@ func TestSecretsAreNeverTold(t *testing.T) {
 	}
 	for _, review := range []string{token, token + "x", "stranger-token", "bob-token"} {
 		reviewed := s.want(201, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"spec":{"token":"`+review+`"}}`)
-		answers.WriteString(reviewed.get("status").Raw)                                                     // its spec is what the client has sent
-		s.want(400, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"spec":{"token":"`+review+`"`) // quotes it to the client alone
+		// The spec is a copy of the client's request.
+		answers.WriteString(reviewed.get("status").Raw)
+		// The error quotes the token, but only to the client that sent it.
+		s.want(400, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"spec":{"token":"`+review+`"`)
 	}
 	s.want(201, "POST", "/api/v1/namespaces/shop/secrets", `{"metadata":{"name":"s"},"data":{"x":"c2VjcmV0LWRhdGE="}}`)
 	apitest.WriteFile(t, tokens, []byte("new-token\n"))
@@ -660,7 +677,8 @@ func TestSecretsAreNeverTold(t *testing.T) {
 	}
 }
 
-// withoutCertificate sends requests with a bearer token and without the administrator's certificate, and returns the bodies.
+// withoutCertificate sends a request with a bearer token, but without the administrator's
+// certificate, and returns the response body.
 func (s *testServer) withoutCertificate(method, path, body, token string) []byte {
 	s.t.Helper()
 	config := s.client.Transport.(*http.Transport).TLSClientConfig.Clone()
@@ -673,8 +691,9 @@ func (s *testServer) withoutCertificate(method, path, body, token string) []byte
 	return a.body
 }
 
-// TestWhatADataFileGivesAway to its thief: every Secret, and the key that signs account tokens unless that lies elsewhere. Not the other
-// credentials: they are in files of their own.
+// TestWhatADataFileGivesAway checks which confidential data a stolen data file contains. It
+// contains every Secret. It also contains the key for signing account tokens, unless the key is in
+// a separate file. It must not contain any other credentials.
 func TestWhatADataFileGivesAway(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -1,6 +1,6 @@
 package e2e
 
-// What these tests expect of codes and messages was compared with a kube-apiserver.
+// The expected status codes and messages were verified with kube-apiserver.
 
 import (
 	"crypto/ecdsa"
@@ -25,7 +25,8 @@ const (
 	bobToken        = "Authorization: Bearer bob-token"
 )
 
-// signingRequest is the JSON of one; subject's organization is what the certificate's groups would be.
+// signingRequest returns the JSON of a CertificateSigningRequest. organization is a group in the
+// certificate's subject.
 func signingRequest(t testing.TB, name, signer, organization string) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -40,7 +41,7 @@ func signingRequest(t testing.TB, name, signer, organization string) string {
 		name, signer, base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})))
 }
 
-// testCertificate is one in PEM.
+// testCertificate returns a certificate in PEM.
 func testCertificate(t testing.TB) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -59,7 +60,8 @@ func certificateStatus(text []byte) string {
 	return fmt.Sprintf(`{"status":{"certificate":%q}}`, base64.StdEncoding.EncodeToString(text))
 }
 
-// startSigning starts a server where bob may write signing requests and all their parts, and act on the named signers.
+// startSigning starts a server on which bob may write signing requests with all their subresources,
+// and act for the given signers.
 func startSigning(t *testing.T, signers ...string) *testServer {
 	t.Helper()
 	s, _ := startTLS(t)
@@ -77,7 +79,8 @@ func startSigning(t *testing.T, signers ...string) *testServer {
 	return s
 }
 
-// decisionWrites are all ways to write to a part of a signing request; %s is the inside of its status.
+// decisionWrites contains all kinds of writes to a subresource of a signing request. %s is replaced
+// by the members of the status.
 var decisionWrites = []struct{ method, query, body, contentType string }{
 	{"PATCH", "", `{"status":{%s}}`, "application/merge-patch+json"},
 	{"PATCH", "", `{"status":{%s}}`, "application/strategic-merge-patch+json"},
@@ -99,7 +102,8 @@ func (s *testServer) decide(i int, part, status string) answer {
 	return s.send(w.method, signingRequests+"/r/"+part+w.query, body, bobToken, "Content-Type: "+w.contentType)
 }
 
-// TestSigningRequestsAreDecidedByTheirSigners: the right to write /approval and /status is not enough, by whatever verb.
+// TestSigningRequestsAreDecidedByTheirSigners checks that the right to write /approval and /status
+// is not sufficient, for any verb.
 func TestSigningRequestsAreDecidedByTheirSigners(t *testing.T) {
 	t.Parallel()
 	approved, failed := `"conditions":[{"type":"Approved","status":"True"}]`, `"conditions":[{"type":"Failed","status":"True"}]`
@@ -125,13 +129,14 @@ func TestSigningRequestsAreDecidedByTheirSigners(t *testing.T) {
 					if refused := a.failure() == refusal; refused == c.allowed || c.allowed && a.code >= 400 {
 						t.Errorf("%s %s of %s with %.60s: %s", w.method, w.contentType+w.query, d.part, d.status, a.failure())
 					}
-					if c.allowed { // and begin again
+					if c.allowed { // start again with a new request
 						s.want(200, "DELETE", signingRequests+"/r", "", masterToken)
 						s.want(201, "POST", signingRequests, signingRequest(t, "r", "example.com/ca", "ops"), masterToken)
 					}
 				}
 			}
-			s.want(200, "PATCH", signingRequests+"/r/status", `{"metadata":{"labels":{"a":"b"}}}`, bobToken, asMergePatch) // signs nothing
+			// This does not sign anything.
+			s.want(200, "PATCH", signingRequests+"/r/status", `{"metadata":{"labels":{"a":"b"}}}`, bobToken, asMergePatch)
 			if got := s.want(200, "GET", signingRequests+"/r", "", masterToken).get("status").Raw; got != "{}" {
 				t.Errorf("the status is %s", got)
 			}
@@ -139,7 +144,8 @@ func TestSigningRequestsAreDecidedByTheirSigners(t *testing.T) {
 	}
 }
 
-// TestNobodyAsksToBecomeAMaster: not even one.
+// TestNobodyAsksToBecomeAMaster checks that not even a member of system:masters can request a
+// certificate for that group.
 func TestNobodyAsksToBecomeAMaster(t *testing.T) {
 	t.Parallel()
 	s := startSigning(t)
@@ -197,7 +203,7 @@ func TestCertificatesOfAStatusArePEM(t *testing.T) {
 	}
 }
 
-// TestDecisionsAreKeptAndStamped: a signer sends the conditions along and changes none that is a decision.
+// TestDecisionsAreKeptAndStamped checks that an update of the status cannot change a decision.
 func TestDecisionsAreKeptAndStamped(t *testing.T) {
 	t.Parallel()
 	s := startSigning(t)

@@ -1,7 +1,8 @@
 package e2e
 
-// This file sends requests whose ends two parties could see in different places, and requests that would turn the connection into
-// something else. A proxy before the server may have let them through: what hides in one request must not come out as another.
+// This file sends requests whose end is ambiguous, and requests to switch the connection to another
+// protocol. A proxy may have forwarded them. The server must not process hidden data as another
+// request.
 
 import (
 	"bufio"
@@ -22,7 +23,7 @@ func TestSmuggledRequestsAreNotServed(t *testing.T) {
 	visible := configMap("visible")
 	for _, c := range []struct {
 		title, head, body string
-		code              int // of the only answer; 0: none is due
+		code              int // expected status code, or 0 if there must be no response
 	}{
 		{"a length that ends before the chunks do", "Content-Length: 4\r\nTransfer-Encoding: chunked", "", 400},
 		{"a length that ends after the chunks do", fmt.Sprintf("Content-Length: %d\r\nTransfer-Encoding: chunked", 5+len(hiddenRequest)), "0\r\n\r\n", 400},
@@ -56,7 +57,8 @@ func TestSmuggledRequestsAreNotServed(t *testing.T) {
 	apitest.Expect(t, s.list(""), "a b c d e @now")
 }
 
-// answers sends bytes and returns the codes of all answers until the server closes the connection.
+// answers sends the bytes and returns the status codes of all responses until the server closes the
+// connection.
 func (s *testServer) answers(request string) (codes []int) {
 	s.t.Helper()
 	conn := s.dial()
@@ -75,7 +77,8 @@ func (s *testServer) answers(request string) (codes []int) {
 	}
 }
 
-// TestNoConnectionIsTakenOver: this server speaks HTTP alone. Who asks for something else is answered in HTTP.
+// TestNoConnectionIsTakenOver checks that the server only uses HTTP. A request for another protocol
+// gets an HTTP response.
 func TestNoConnectionIsTakenOver(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)

@@ -2,7 +2,8 @@
 
 package e2e
 
-// This file plays systemd: a server in a process of its own tells it that it serves, lives, opens its log anew, and stops.
+// This file tests the notifications to systemd. The server must report that it is ready, that it is
+// alive, that it reopens its log, and that it is stopping.
 
 import (
 	"net"
@@ -16,10 +17,10 @@ import (
 	"apilet/internal/apitest"
 )
 
-// TestServiceManagerIsTold plays a unit with Type=notify and WatchdogSec=0.2.
+// TestServiceManagerIsTold simulates a unit with Type=notify and WatchdogSec=0.2.
 func TestServiceManagerIsTold(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "notify") // t.TempDir may be too long for a socket's name
+	dir, err := os.MkdirTemp("", "notify") // the path of t.TempDir may be too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func TestServiceManagerIsTold(t *testing.T) {
 	}
 	defer conn.Close()
 	cmd := exec.Command(builtProgram(t), "--ephemeral", "--listen", "127.0.0.1:0", "--audit-log-path", audit,
-		"--cert-dir", filepath.Join(dir, "certs")) // so over TLS
+		"--cert-dir", filepath.Join(dir, "certs")) // enables TLS
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+socket, "WATCHDOG_USEC=200000")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -53,7 +54,7 @@ func TestServiceManagerIsTold(t *testing.T) {
 	if told := await("READY=1"); !strings.Contains(told, "STATUS=serving https://127.0.0.1:") {
 		t.Errorf("%q", told)
 	}
-	for range 3 { // the first may be from before the server served
+	for range 3 { // the first message can be older than READY=1
 		await("WATCHDOG=1")
 	}
 	if lines := string(apitest.ReadFile(t, audit)); !strings.Contains(lines, `"requestURI":"/livez"`) || !strings.Contains(lines, `"code":200`) {

@@ -10,7 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kubectl get --subresource=scale shows what kube-apiserver has it show, also after a PUT, also of custom resources.
+// The Table of a scale must contain the same columns as in kube-apiserver. This includes the
+// response to a PUT and the scales of custom resources.
 func TestScalesHaveColumns(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -46,7 +47,7 @@ func TestScalesHaveColumns(t *testing.T) {
 	}
 }
 
-// A Table of what was not stored has no revision.
+// If the request is a dry run, the Table must not contain a revision.
 func TestTablesOfDryRunsHaveNoRevision(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -56,7 +57,8 @@ func TestTablesOfDryRunsHaveNoRevision(t *testing.T) {
 	}
 }
 
-// What is asked, and not stored, has no columns; and nothing is done for who cannot take the answer.
+// Types that are not stored have no columns. If the client only accepts a Table, the request is
+// rejected without any effect.
 func TestAnswersWithoutColumnsAreRefusedAsTables(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -91,12 +93,13 @@ func TestAnswersWithoutColumnsAreRefusedAsTables(t *testing.T) {
 	}
 }
 
-// A Table in YAML says what it says in JSON: of a list, also one without objects or cut into chunks, and of one object. No items are none, too.
+// A Table in YAML has the same content as in JSON, for lists, empty lists, chunks and single
+// objects.
 func TestTablesAreTheSameInYAML(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
 	const maps = "/api/v1/namespaces/default/configmaps"
-	age := regexp.MustCompile(`\b\d+s\b`) // of an object, which may be a second older in the second answer
+	age := regexp.MustCompile(`\b\d+s\b`) // the age may be one second higher in the second response
 	s.want(201, "POST", maps, `{"metadata":{"name":"a"}}`)
 	s.want(201, "POST", maps, `{"metadata":{"name":"b"}}`)
 	for _, path := range []string{maps, maps + "?limit=1", maps + "/a", "/api/v1/namespaces/none/configmaps"} {

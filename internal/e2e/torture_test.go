@@ -1,6 +1,7 @@
 package e2e
 
-// These tests torture a sample of the zoo. All of it, testdata/zoo.sh does.
+// These tests run torture with some controllers of the zoo. testdata/zoo.sh runs it with all of
+// them.
 
 import (
 	"bufio"
@@ -20,7 +21,7 @@ import (
 
 const zooFolder = "../../testdata/programs/zoo"
 
-// buildZoo makes the program of controllers.
+// buildZoo builds the program with the controllers.
 var buildZoo = sync.OnceValues(func() (path string, err error) {
 	path = filepath.Join(folder, "zoo.exe")
 	if out, err := exec.Command("go", "build", "-o", path, "./"+zooFolder).CombinedOutput(); err != nil {
@@ -29,7 +30,7 @@ var buildZoo = sync.OnceValues(func() (path string, err error) {
 	return path, nil
 })
 
-// torture tortures one of the zoo's controllers with these flags.
+// torture runs torture with one of the zoo's controllers and these flags.
 func torture(t *testing.T, controller string, mended bool, flags ...string) run {
 	t.Helper()
 	zoo, err := buildZoo()
@@ -37,7 +38,9 @@ func torture(t *testing.T, controller string, mended bool, flags ...string) run 
 		t.Fatal(err)
 	}
 	args := append([]string{"torture", "--setup=" + zooFolder + "/setup.yaml", "--objects=" + zooFolder + "/basic.yaml", "--patience=3s", "--parallel=2"}, flags...)
-	if apitest.Race { // the server collects garbage ten times as slowly: what is quiet for 300 ms may only be slow
+	// With the race detector, garbage collection is ten times slower. If the server is quiet for
+	// 300 ms, it may just be slow.
+	if apitest.Race {
 		args = append(args, "--quiet=3s", "--patience=20s")
 	}
 	return runAs(t, "apilet", append(args, "--", zoo, "-server={server}", "-controller="+controller, fmt.Sprintf("-mended=%t", mended))...)
@@ -167,7 +170,7 @@ func TestTortureThatIsEndedTellsWhatItKnows(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := bufio.NewScanner(out)
-	lines.Scan() // the first plan
+	lines.Scan() // the line of the first plan
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Error(err)
 	}

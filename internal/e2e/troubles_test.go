@@ -1,6 +1,7 @@
 package e2e
 
-// These tests break what a running server needs, mend it, and read what its log and its health pages say.
+// These tests break a resource that a running server needs, repair it, and check the log and the
+// health checks.
 
 import (
 	"fmt"
@@ -63,12 +64,14 @@ func TestLostFileAndQuotaAreToldOnceAndWhenTheyEnd(t *testing.T) {
 		}
 	}
 	expect("writing (quota)", 1, 0)
-	s.want(200, "DELETE", maps+"/large0", "") // one: the deletion of another would take room again, after a compaction between the two
+	// Delete only one object. If a compaction runs in between, another delete may need more space.
+	s.want(200, "DELETE", maps+"/large0", "")
 	apitest.WaitFor(t, "room below the quota", func() bool { return s.send("POST", maps, configMap("b")).code == 201 })
 	expect("writing (quota)", 1, 1)
 }
 
-// With the next regular compaction a day away, a refused write still makes room of the history. The log says once that history is gone.
+// A rejected write causes a compaction of the history, although the next regular one is a day away.
+// The log reports the loss of history once.
 func TestQuotaShortensHistoryAndTheLogSaysSo(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, onFile(filepath.Join(t.TempDir(), "a.db")), "--quota-backend-bytes=4194304", "--compaction-interval=24h")
@@ -91,7 +94,7 @@ func TestQuotaShortensHistoryAndTheLogSaysSo(t *testing.T) {
 	}
 }
 
-// The figures are the sizes that ls shows.
+// The metrics must be equal to the sizes of the files.
 func TestStoreBytesAreThoseOfTheFiles(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")
@@ -114,7 +117,8 @@ func TestStoreBytesAreThoseOfTheFiles(t *testing.T) {
 	})
 }
 
-// A reason is for those who may get the check's own page, where kube-apiserver shows it.
+// As in kube-apiserver, the reason of a failure is only visible to users who can access the check
+// itself.
 func TestReadyzTellsTheReasonToWhoeverMayReadIt(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "a.db")
@@ -163,15 +167,15 @@ func TestRootListsThePathsThatAreServed(t *testing.T) {
 	}
 }
 
-// Also what Go's own HTTP server has to say.
+// This includes the messages of Go's HTTP server.
 func TestEveryJSONLogLineHasALevel(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t, "--v=3")
 	s.want(200, "GET", "/version", "")
-	if answer, err := http.Get("http" + strings.TrimPrefix(s.url, "https")); err == nil { // no TLS at all
+	if answer, err := http.Get("http" + strings.TrimPrefix(s.url, "https")); err == nil { // does not use TLS
 		answer.Body.Close()
 	}
-	if answer, err := http.Get(s.url); err == nil { // an authority that the client does not know
+	if answer, err := http.Get(s.url); err == nil { // the client does not trust the CA
 		answer.Body.Close()
 	}
 	apitest.WaitFor(t, "the failed handshake", func() bool { return strings.Contains(s.log.String(), "TLS handshake error") })

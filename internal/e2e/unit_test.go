@@ -1,7 +1,8 @@
 package e2e
 
-// This file looks at docs/apilet.service, the unit of a device: its flags are apilet's, it is hardened, and docs/devices.md explains what it has.
-// The units in docs/node/ use files that `apilet node-bootstrap` writes.
+// This file checks docs/apilet.service, the systemd unit for a device. Its flags must exist, it
+// must be hardened, and docs/devices.md must explain its settings. The units in docs/node/ must use
+// files that `apilet node-bootstrap` writes.
 
 import (
 	"flag"
@@ -17,7 +18,7 @@ import (
 	"apilet/internal/options"
 )
 
-// unitSettings are the lines NAME=VALUE of a unit in docs/; a name may have several.
+// unitSettings returns the NAME=VALUE lines of a unit in docs/. A name may have several values.
 func unitSettings(t *testing.T, unit string) map[string][]string {
 	t.Helper()
 	text := strings.ReplaceAll(string(apitest.ReadFile(t, filepath.Join("../../docs", unit))), "\\\n", " ")
@@ -30,7 +31,7 @@ func unitSettings(t *testing.T, unit string) map[string][]string {
 	return settings
 }
 
-// parseUnit returns the options of a unit that runs apilet.
+// parseUnit parses the command line of a unit that runs apilet.
 func parseUnit(t *testing.T, command string) *options.Options {
 	t.Helper()
 	args := strings.Fields(command)
@@ -64,7 +65,8 @@ func TestUnit(t *testing.T) {
 		_, doc, _ := strings.Cut(string(apitest.ReadFile(t, "../../docs/devices.md")), "\n## The unit\n")
 		doc, _, _ = strings.Cut(doc, "\n## ")
 		for _, quoted := range regexp.MustCompile("`([A-Z]\\w+)=([^`]*)`").FindAllStringSubmatch(doc, -1) {
-			if quoted[1] == "IPAddressDeny" || quoted[1] == "IPAddressAllow" || quoted[1] == "GOGC" || quoted[1] == "READY" || quoted[1] == "After" { // not of the unit
+			// These are not settings of the unit.
+			if quoted[1] == "IPAddressDeny" || quoted[1] == "IPAddressAllow" || quoted[1] == "GOGC" || quoted[1] == "READY" || quoted[1] == "After" {
 				continue
 			}
 			if !strings.Contains("\n"+strings.Join(settings[quoted[1]], "\n")+"\n", "\n"+quoted[2]+"\n") {

@@ -1,12 +1,14 @@
 package e2e
 
-// These tests store, or try to store, objects that could not be decoded again, and open a file that holds a good many of them:
-// testdata/poisoned has it, packed with gzip, as a version wrote it that did not look. In it "late" (a Role and ClusterRole, Lease, Event, Service,
-// ConfigMap, Secret, Pod, PodDisruptionBudget, webhook configuration, flow schema and level, PriorityClass, Namespace, Widget) has a time of
-// the year 10000; the definition of Gears has one in its managedFields; the definition of Deeps (protobuf) and the Widget "deep" are
-// nested too deep. Beside each stands a "sound" one.
+// These tests try to store objects that cannot be decoded again. They also open a file that
+// contains many such objects. The file, testdata/poisoned/apilet.db.gz, was written by an old
+// version that did not check for this. In it "late" (a Role and ClusterRole, Lease, Event, Service,
+// ConfigMap, Secret, Pod, PodDisruptionBudget, webhook configuration, flow schema and level,
+// PriorityClass, Namespace, Widget) has a time in the year 10000. In the definition of Gears, such
+// a time is in the managedFields. The definition of Deeps (protobuf) and the Widget "deep" are
+// nested too deeply. Each of them has a "sound" counterpart.
 //
-// Writing the file again needs that version: it took these bodies as they are.
+// The file can only be written again with that old version, which stored these bodies unchanged.
 
 import (
 	"bytes"
@@ -34,24 +36,25 @@ import (
 )
 
 const (
-	lateTime    = `9999-12-31T23:59:59-01:00` // an hour later in UTC: the year 10000
+	lateTime    = `9999-12-31T23:59:59-01:00` // in UTC this is in the year 10000
 	lateMicro   = `9999-12-31T23:59:59.000000-01:00`
 	lateEntry   = `"managedFields":[{"manager":"m","operation":"Update","apiVersion":"%s","time":"` + lateTime + `","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{}}}]`
 	asProto     = "Content-Type: application/vnd.kubernetes.protobuf"
 	asStrategic = "Content-Type: application/strategic-merge-patch+json"
 )
 
-// lateMeta is an object's metadata whose managedFields name a time that has no form in JSON.
+// lateMeta returns metadata with managedFields. Their time cannot be encoded as JSON.
 func lateMeta(apiVersion, name, more string) string {
 	return fmt.Sprintf(`"metadata":{"name":%q,`+lateEntry+`%s}`, name, apiVersion, more)
 }
 
-// nested is JSON of so many objects in each other.
+// nested returns JSON with depth nested objects.
 func nested(depth int) string {
 	return strings.Repeat(`{"a":`, depth-1) + "{}" + strings.Repeat("}", depth-1)
 }
 
-// nestedField is a field with itself in it, so many times. It is written from its end, in time that grows with its size alone.
+// nestedField returns a protobuf field that contains itself depth times. To run in linear time, it
+// builds the field backwards.
 func nestedField(number, depth int) []byte {
 	var backwards []byte
 	for range depth {
@@ -66,7 +69,7 @@ func nestedField(number, depth int) []byte {
 	return backwards
 }
 
-// sealed is the body of a protobuf request.
+// sealed returns the body of a protobuf request.
 func sealed(apiVersion, kind string, object []byte) string {
 	envelope := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: apiVersion, Kind: kind}, Raw: object}
 	raw, err := envelope.Marshal()
@@ -76,7 +79,8 @@ func sealed(apiVersion, kind string, object []byte) string {
 	return string(protobuf.ProtobufPrefix) + string(raw)
 }
 
-// lateProto is an object in protobuf whose managedFields have a time of so many seconds, and spec as its second field.
+// lateProto returns an object in protobuf. The time in its managedFields is the given number of
+// seconds, and its second field is spec.
 func lateProto(t testing.TB, apiVersion, kind string, seconds int64, spec []byte) string {
 	t.Helper()
 	stamp := appendVarint64([]byte{1 << 3}, uint64(seconds))
@@ -93,7 +97,7 @@ func appendVarint64(to []byte, n uint64) []byte {
 	return append(to, byte(n))
 }
 
-// definitionWith is a definition in protobuf whose schema has more fields than its type.
+// definitionWith returns a definition in protobuf whose schema has additional fields.
 func definitionWith(t testing.TB, more []byte) string {
 	t.Helper()
 	var crd apiextensionsv1.CustomResourceDefinition
@@ -111,7 +115,7 @@ const (
 	rolesPath  = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles"
 	leasesPath = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 	widgets    = "/apis/example.org/v1/namespaces/default/widgets"
-	year10000  = 253402304399 // seconds to its first minutes
+	year10000  = 253402304399 // in the first hour of the year 10000
 )
 
 func widget(name, more string) string {
@@ -125,7 +129,7 @@ func (s *testServer) defineWidgets() {
 
 func TestNothingIsStoredThatCannotBeReadBack(t *testing.T) {
 	t.Parallel()
-	s := startTest(t, "--controllers=false") // so that requests alone write
+	s := startTest(t, "--controllers=false") // the only writes should be the requests of the test
 	s.defineWidgets()
 	s.want(201, "POST", rolesPath, `{"metadata":{"name":"r"}}`)
 	s.want(201, "POST", leasesPath, `{"metadata":{"name":"l"}}`)
@@ -136,7 +140,7 @@ func TestNothingIsStoredThatCannotBeReadBack(t *testing.T) {
 	const rbac, asYAML, jsonPatch = "rbac.authorization.k8s.io/v1", "Content-Type: application/yaml", asJSONPatch
 	lateRole := `{` + lateMeta(rbac, "late", "") + `}`
 	entryOf := fmt.Sprintf(`[{"op":"add","path":"/metadata/managedFields/0","value":%s}]`, lateEntryOf(rbac))
-	const early = `0000-01-01T00:00:00+01:00` // the year before 0
+	const early = `0000-01-01T00:00:00+01:00` // in UTC this is in the year -1
 	for what, c := range map[string]struct {
 		method, path, body, header, want string
 	}{
@@ -171,7 +175,7 @@ func TestNothingIsStoredThatCannotBeReadBack(t *testing.T) {
 		"raw, deep":        {"POST", "/apis/apps/v1/namespaces/default/controllerrevisions", sealed("apps/v1", "ControllerRevision", slices.Concat(kubetest.ProtoField(1, kubetest.ProtoField(1, []byte("c"))), kubetest.ProtoField(2, kubetest.ProtoField(1, []byte(nested(12_000)))))), asProto, `422 `},
 	} {
 		t.Run(what, func(t *testing.T) {
-			for tries := 1; ; tries++ { // the server writes something by itself now and then
+			for tries := 1; ; tries++ { // repeat if the server has written something in between
 				before := s.revision()
 				a := s.send(c.method, c.path, c.body, "Content-Type: application/json", c.header)
 				if got := a.failure(); !strings.HasPrefix(got, c.want) {
@@ -193,7 +197,7 @@ func lateEntryOf(apiVersion string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf(lateEntry, apiVersion), `"managedFields":[`), "]")
 }
 
-// TestWhatOnlyLooksUnreadableIsStored: strings are free to look like times of any year.
+// TestWhatOnlyLooksUnreadableIsStored checks that strings may look like a time of any year.
 func TestWhatOnlyLooksUnreadableIsStored(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -229,12 +233,12 @@ func TestProtobufOfAnyDepthIsSurvived(t *testing.T) {
 	}
 	s.send("POST", "/api/v1/namespaces/default/pods/p/eviction", sealed("policy/v1", "Eviction", kubetest.ProtoField(2, deep)), asProto)
 	s.want(400, "POST", definitionsPath, definitionWith(t, nestedField(28, 400_000)), asProto)
-	groups := bytes.Repeat([]byte{100<<3&0x7f | 3 | 0x80, 100 >> 4}, 400_000) // begin a group, in a group
+	groups := bytes.Repeat([]byte{100<<3&0x7f | 3 | 0x80, 100 >> 4}, 400_000) // group starts, each within the previous group
 	s.want(400, "POST", definitionsPath, definitionWith(t, groups), asProto)
 	s.want(200, "GET", "/readyz", "")
 }
 
-// unpackPoisoned is the poisoned file in a temporary folder.
+// unpackPoisoned unpacks the poisoned file into a temporary directory and returns its path.
 func unpackPoisoned(t testing.TB) string {
 	t.Helper()
 	packed, err := os.Open("../../testdata/poisoned/apilet.db.gz")
@@ -253,7 +257,8 @@ func unpackPoisoned(t testing.TB) string {
 	return path
 }
 
-// TestOwnersThatCannotBeReadAreDropped: of a custom resource, whose managedFields are looked at when they are sent, as in kube-apiserver.
+// TestOwnersThatCannotBeReadAreDropped checks that the managedFields of a custom resource are
+// dropped if they cannot be decoded. Like kube-apiserver, the server decodes them in each request.
 func TestOwnersThatCannotBeReadAreDropped(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -269,7 +274,7 @@ func TestOwnersThatCannotBeReadAreDropped(t *testing.T) {
 	}
 }
 
-// TestPoisonedFileIsServedAndCleaned: one that an older version wrote.
+// TestPoisonedFileIsServedAndCleaned uses the file of an old version.
 func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 	t.Parallel()
 	path := unpackPoisoned(t)
@@ -315,14 +320,15 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 		"/apis/rbac.authorization.k8s.io/v1/clusterroles"} {
 		s.want(200, "DELETE", path+"/late", "")
 	}
-	for _, name := range []string{"deeps", "gears", "widgets"} { // gears has an object, widgets one that is too deep
+	for _, name := range []string{"deeps", "gears", "widgets"} { // there are a gear and a deeply nested widget
 		s.want(200, "DELETE", definitionsPath+"/"+name+".example.org", "")
 	}
 	s.want(200, "PATCH", shop+"configmaps/late", `{"metadata":{"finalizers":null}}`, asMergePatch)
 	s.spoil("//namespaces//other", `"status":{`, `"status":{"conditions":[{"type":"A","status":"True","lastTransitionTime":"10000-01-01T00:59:59Z"}],`)
 	s.want(201, "POST", "/api/v1/namespaces/other/configmaps", configMap("inside"))
 	s.want(500, "GET", "/api/v1/namespaces/other", "")
-	for _, name := range []string{"other", "late", "shop"} { // two cannot be read, the last cannot be read, the other holds what cannot be
+	// The namespaces other and late cannot be decoded, and shop contains such objects.
+	for _, name := range []string{"other", "late", "shop"} {
 		s.want(200, "DELETE", "/api/v1/namespaces/"+name, "")
 	}
 	apitest.WaitFor(t, "all are gone", func() bool { return s.unreadable() == 0 && s.send("GET", "/readyz", "").code == 200 })
@@ -337,13 +343,13 @@ func TestPoisonedFileIsServedAndCleaned(t *testing.T) {
 	}
 }
 
-// unreadable returns how many objects the server has found that it cannot decode.
+// unreadable returns the number of objects that the server could not decode.
 func (s *testServer) unreadable() int {
 	s.t.Helper()
 	return int(s.wantMetric("apilet_store_unreadable_objects"))
 }
 
-// poisonedKeys are the keys that check names.
+// poisonedKeys returns the keys in a report of the command check.
 func poisonedKeys(report string) (keys []string) {
 	for line := range strings.SplitSeq(report, "\n") {
 		if rest, ok := strings.CutPrefix(line, `key "`); ok {
@@ -354,7 +360,8 @@ func poisonedKeys(report string) (keys []string) {
 	return keys
 }
 
-// checkToldOnce: the log names each once, the metric counts them, and the health check tells no names.
+// checkToldOnce checks that each key is logged exactly once and that the metric is correct. The
+// health check must not contain any names.
 func checkToldOnce(t *testing.T, s *testServer, keys []string) {
 	s.want(500, "POST", "/api/v1/namespaces/shop/pods/late/eviction", `{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"late"}}`)
 	s.want(200, "GET", "/api/v1/namespaces/shop/secrets", "", asTable)
@@ -374,7 +381,8 @@ func checkToldOnce(t *testing.T, s *testServer, keys []string) {
 	s.send("GET", "/readyz?exclude=unreadable", "")
 }
 
-// checkSoundAreServed: lists, watches and tables show what can be read, and new objects come into being.
+// checkSoundAreServed checks that lists, watches and tables contain all sound objects, and that new
+// objects can be created.
 func checkSoundAreServed(t *testing.T, s *testServer) {
 	const shop = "/api/v1/namespaces/shop/"
 	for path, want := range map[string]string{
@@ -407,7 +415,8 @@ func checkSoundAreServed(t *testing.T, s *testServer) {
 	}
 }
 
-// TestServerStartsWhateverCannotBeRead: of everything that a cluster has, nothing is needed to start, and all can be put right.
+// TestServerStartsWhateverCannotBeRead checks that the server starts even if no object in the file
+// can be decoded, and that all of them can be repaired or deleted.
 func TestServerStartsWhateverCannotBeRead(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t, onFile(filepath.Join(t.TempDir(), "apilet.db")))
@@ -417,7 +426,7 @@ func TestServerStartsWhateverCannotBeRead(t *testing.T) {
 	s.halt()
 	keys := openTestStore(t, s.flag("data"), func(st *store.Store) []string { return spoilAll(t, st) })
 	s.start()
-	if text := s.log.String(); !strings.Contains(text, "clusterroles//cluster-admin") { // the server has written some anew by itself
+	if text := s.log.String(); !strings.Contains(text, "clusterroles//cluster-admin") { // the server has already replaced some objects
 		t.Errorf("the log names no role: %s", text)
 	}
 	s.want(201, "POST", "/api/v1/namespaces/default/configmaps", configMap("new"))
@@ -448,7 +457,7 @@ func TestServerStartsWhateverCannotBeRead(t *testing.T) {
 	s.restart()
 	s.want(200, "GET", "/readyz", "")
 	s.halt()
-	if told := runAs(t, "apilet", "check", "--data", s.flag("data")); told.code != 0 { // it decodes every object
+	if told := runAs(t, "apilet", "check", "--data", s.flag("data")); told.code != 0 { // the command decodes every object
 		t.Errorf("%d %s%s", told.code, told.out, told.errs)
 	}
 }
@@ -484,7 +493,8 @@ func objectPath(res *scheme.Resource, namespace, name string) string {
 	return path + "/" + res.Plural + "/" + name
 }
 
-// TestDeletedBindingStopsGrantingBesideARoleThatCannotBeRead: one tenant's Role holds up nobody's policy.
+// TestDeletedBindingStopsGrantingBesideARoleThatCannotBeRead checks that a bad Role does not delay
+// changes of other RBAC objects.
 func TestDeletedBindingStopsGrantingBesideARoleThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	s, _ := startTLS(t, onFile(unpackPoisoned(t)))

@@ -10,7 +10,7 @@ import (
 	"apilet/internal/apitest"
 )
 
-// A limitedTest is a test whose deadline is given, and that keeps its failure.
+// A limitedTest is a test with a given deadline. It records its failure.
 type limitedTest struct {
 	testing.TB
 	end     time.Time
@@ -24,7 +24,8 @@ func (t *limitedTest) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// TestWaitsEndWithTheTest: a wait that is in vain says what was seen last, before the test binary is killed.
+// TestWaitsEndWithTheTest checks that a wait without success reports the last state before the test
+// binary times out.
 func TestWaitsEndWithTheTest(t *testing.T) {
 	t.Parallel()
 	limited, looks, ended := &limitedTest{TB: t, end: time.Now().Add(100 * time.Millisecond)}, 0, make(chan struct{})

@@ -1,7 +1,8 @@
 package e2e
 
-// This file tests WATCH from outside. A watcher reads frames in the background; want compares the next ones with lines like "ADDED a".
-// That nothing comes is never waited for: a marker object is written, and has to be the next event.
+// This file tests WATCH from outside. A watcher reads events in the background, and want compares
+// the next ones with lines like "ADDED a". To check that there is no event, a test does not wait.
+// It writes a marker object, which must be the next event.
 
 import (
 	"bufio"
@@ -22,7 +23,7 @@ import (
 	"apilet/internal/scheme"
 )
 
-// A frame is one event of a stream.
+// A frame is an event from a watch.
 type frame struct {
 	kind   string
 	object gjson.Result
@@ -46,7 +47,7 @@ func (f frame) String() string {
 	return f.kind + " " + f.object.Get("metadata.name").String()
 }
 
-// A watcher is a client of one stream.
+// A watcher is the client of a watch.
 type watcher struct {
 	t      testing.TB
 	code   int
@@ -55,7 +56,7 @@ type watcher struct {
 	cancel context.CancelFunc
 }
 
-// watch opens a stream and returns when its headers are there.
+// watch opens a stream and returns once it has received the response header.
 func (s *testServer) watch(path string, headers ...string) *watcher {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -70,7 +71,7 @@ func (s *testServer) watch(path string, headers ...string) *watcher {
 	}
 	w := &watcher{t: s.t, code: response.StatusCode, header: response.Header, frames: make(chan frame, 100_000), cancel: cancel}
 	s.t.Cleanup(cancel)
-	go func() { // until the stream ends or is cancelled
+	go func() {
 		defer close(w.frames)
 		defer response.Body.Close()
 		if strings.HasPrefix(w.header.Get("Content-Type"), string(scheme.ProtobufFormat)) {
@@ -94,7 +95,7 @@ func (s *testServer) watch(path string, headers ...string) *watcher {
 
 func (w *watcher) close() { w.cancel() }
 
-// next waits for a frame; a zero frame is the end of the stream.
+// next returns the next event, or the zero frame at the end of the stream.
 func (w *watcher) next() frame {
 	w.t.Helper()
 	select {
@@ -106,7 +107,7 @@ func (w *watcher) next() frame {
 	}
 }
 
-// want compares the next frames and returns the last.
+// want compares the next events with lines and returns the last event.
 func (w *watcher) want(lines ...string) (last frame) {
 	w.t.Helper()
 	for i, line := range lines {
@@ -133,7 +134,8 @@ func (s *listScene) follow(query string, headers ...string) *watcher {
 
 var initial = []string{"ADDED a", "ADDED b", "ADDED c", "ADDED d", "ADDED e"}
 
-// marker writes an object that must be the next event of every given watcher: whatever came before it has been seen.
+// marker writes an object, which must be the next event of each watcher. All earlier events must
+// have been received before.
 func (s *listScene) marker(t *testing.T, watchers ...*watcher) {
 	t.Helper()
 	name := "m" + strconv.FormatInt(s.revision(), 10)
@@ -204,8 +206,8 @@ func TestWatchStarts(t *testing.T) {
 	})
 }
 
-// TestExpiredWatchMessage compares the text with that of kube-apiserver 1.36, which serves Events without a watch cache and therefore
-// has two texts.
+// TestExpiredWatchMessage compares the error with that of kube-apiserver 1.36. It has two texts,
+// because it serves Events without a watch cache.
 func TestExpiredWatchMessage(t *testing.T) {
 	t.Parallel()
 	s := startScene(t, onSomeFile(t))
@@ -225,7 +227,7 @@ func TestExpiredWatchMessage(t *testing.T) {
 	}
 	revision := strconv.FormatInt(s.revision(), 10)
 	s.want(201, "POST", s.p1, labelled("later", "y"))
-	w := s.watch(s.p1 + "?watch=1&resourceVersion=" + oldest) // the revision in parentheses can be watched from
+	w := s.watch(s.p1 + "?watch=1&resourceVersion=" + oldest) // a watch can start at the revision in parentheses
 	w.want("ADDED c")
 	s.watch(s.p1 + "?watch=1&resourceVersion=" + revision).want("ADDED later")
 }
@@ -253,7 +255,7 @@ func TestWatchRefusals(t *testing.T) {
 	s.want(404, "GET", "/api/v1/namespaces/p1/bogus?watch=1", "")
 }
 
-// ---- What a watch shows ----
+// ---- Events ----
 
 func TestWatchShowsWrites(t *testing.T) {
 	t.Parallel()
@@ -376,7 +378,7 @@ func TestWatchEnds(t *testing.T) {
 	plain, marked := s.follow("resourceVersion=r(z)"), s.follow("resourceVersion=r(z)&allowWatchBookmarks=true")
 	s.halt()
 	plain.end()
-	marked.want("BOOKMARK") // kube-apiserver sends none; with it clients resume at the newest revision
+	marked.want("BOOKMARK") // unlike kube-apiserver, so that clients can resume at the newest revision
 	marked.end()
 }
 
@@ -390,8 +392,8 @@ func TestWatchResumesAfterRestart(t *testing.T) {
 	apitest.Expect(t, f.object.Get("metadata.labels.odd"), "y")
 }
 
-// TestSlowReaderLosesNothing: a client that does not read is behind, no more: the events wait on the disk, and the server's memory
-// does not grow with them. (94)
+// TestSlowReaderLosesNothing checks that a slow client eventually receives all events. The server
+// reads them from the disk, so it does not need to buffer them.
 func TestSlowReaderLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
@@ -399,7 +401,9 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	defer conn.Close()
 	fmt.Fprintf(conn, "GET %s?watch=1&resourceVersion=%d HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", s.p1, s.rev["z"])
 	const writes = 200
-	payload := strings.Repeat("x", 100_000) // 20 MB in all: more than sockets and the ring of newest events hold
+	// Together this is 20 MB, which is more than the socket buffers and the ring of recent events
+	// can hold.
+	payload := strings.Repeat("x", 100_000)
 	for i := range writes {
 		s.want(201, "POST", s.p1, configMap(fmt.Sprintf("big%03d", i), "k", payload))
 	}
@@ -417,7 +421,6 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	}
 }
 
-// TestTwoWatchersSeeEverythingOnce (88)
 func TestTwoWatchersSeeEverythingOnce(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
@@ -441,18 +444,17 @@ func TestTwoWatchersSeeEverythingOnce(t *testing.T) {
 		revs = append(revs, a.rev())
 	}
 	s.marker(t, one, two)
-	for _, i := range []int{0, 1, 499, 998} { // resumed anywhere, a watch goes on with the next event
+	for _, i := range []int{0, 1, 499, 998} { // a watch that resumes anywhere begins with the next event
 		w := s.follow("resourceVersion=" + strconv.FormatInt(revs[i], 10))
 		apitest.Expect(t, w.next().rev(), revs[i+1])
 		w.close()
 	}
 }
 
-// TestHeadersComeBeforeTheFirstEvent (72)
 func TestHeadersComeBeforeTheFirstEvent(t *testing.T) {
 	t.Parallel()
 	s := startScene(t)
-	w := s.follow("resourceVersion=r(z)") // returns with the headers, and nothing has happened yet
+	w := s.follow("resourceVersion=r(z)") // returns after the response header
 	apitest.Expect(t, w.header.Get("Content-Type"), "application/json")
 	s.marker(t, w)
 }

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// A start beside a repository says once which of its files `git add -A` would commit, and nothing when all of them are ignored.
+// If the files of a server are in a git work tree, the log reports once which of them `git add -A`
+// would commit. It must not report files that git ignores.
 func TestStartInAWorkTreeWarnsOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

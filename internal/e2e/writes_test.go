@@ -1,6 +1,7 @@
 package e2e
 
-// This file tests the writes from outside, in kube-apiserver's order of things: create, update and patch, delete, dry run.
+// This file tests writes from outside, in the order of kube-apiserver's checks: create, update and
+// patch, delete, dry run.
 
 import (
 	"fmt"
@@ -23,7 +24,8 @@ const (
 	serverApply = "Content-Type: application/apply-patch+yaml"
 )
 
-// customResources makes Foos of x.io with a status subresource, and returns the path of those in p1.
+// customResources defines Foos in x.io with a status subresource, and returns the path of those in
+// p1.
 func (s *listScene) customResources() (path string) {
 	s.t.Helper()
 	s.want(201, "POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", `{"metadata":{"name":"foos.x.io"},"spec":{"group":"x.io","scope":"Namespaced",
@@ -36,15 +38,16 @@ func (s *listScene) customResources() (path string) {
 	return "/apis/x.io/v1/namespaces/p1/foos"
 }
 
-// A writeCase is a request and the line that answers it: a code for a success, code, reason and message for an error. "~" before
-// the message: it only begins so.
+// A writeCase is a request with the expected response as a line. Success is a status code, and an
+// error is the code, reason and message. If "~" precedes the message, it is only a prefix.
 type writeCase struct {
 	title, method, path, body string
 	want                      string
 	header                    string
 }
 
-// write runs the cases in order on one server. Paths are relative to p1's ConfigMaps unless they begin with a slash.
+// write runs the cases in the given order. Paths are relative to p1's ConfigMaps unless they begin
+// with /api.
 func (s *listScene) write(t *testing.T, cases []writeCase) {
 	for _, c := range cases {
 		t.Run(c.title, func(t *testing.T) {
@@ -91,7 +94,7 @@ func TestCreate(t *testing.T) {
 		for _, field := range []string{"selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"} {
 			apitest.Expect(t, meta.Get(field).Exists(), false)
 		}
-		apitest.Expect(t, meta.Get("generation"), 7) // types that do not count generations keep what they are sent
+		apitest.Expect(t, meta.Get("generation"), 7) // types without generations store the value from the request
 	})
 	long := strings.Repeat("n", 254)
 	s.write(t, []writeCase{
@@ -146,7 +149,7 @@ func TestCreate(t *testing.T) {
 }
 
 func checkTerminating(t *testing.T) {
-	s := startTest(t) // whose collector works
+	s := startTest(t) // with its garbage collector
 	path := s.namespace("ending")
 	s.want(201, "POST", path, `{"metadata":{"name":"fin","finalizers":["x.io/f"]}}`)
 	apitest.Expect(t, s.want(200, "DELETE", "/api/v1/namespaces/ending", "").get("status.phase"), "Terminating")
@@ -183,7 +186,7 @@ func TestGeneratedNames(t *testing.T) {
 	apitest.Expect(t, len(long), 63)
 	a := s.want(409, "POST", s.p1, `{"metadata":{"name":"a","generateName":"a"}}`)
 	apitest.Expect(t, a.get("message"), `configmaps "a" already exists, the server was not able to generate a unique name for the object`)
-	apitest.Expect(t, a.header.Get("Retry-After"), "1") // 139
+	apitest.Expect(t, a.header.Get("Retry-After"), "1")
 }
 
 // ---- Update and patch ----
@@ -279,7 +282,8 @@ func TestApply(t *testing.T) {
 	apitest.Expect(t, a.get("metadata.managedFields.0.manager"), "probe")
 }
 
-// An annotation that stands for a field of earlier versions is refused by every way in, where it is not the number that the field was.
+// Some annotations represent fields of earlier versions. They are rejected by all kinds of writes
+// if their value is not a number like the field's.
 func TestDamagedAnnotationsOfOldFieldsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -428,8 +432,9 @@ func TestDeleteCollection(t *testing.T) {
 	s.want(400, "DELETE", s.p1+"?labelSelector=!!x", "")
 }
 
-// Watchers see the objects of a collection go in the order of their keys, although many are deleted at once: those that go at once, those whose
-// deletion is a mark, and of Pods, which are marked and then removed, the marks and the removals.
+// The server deletes the objects of a collection concurrently, but a watch must return the events
+// in the order of the keys. This includes objects that are only marked for deletion. Pods are
+// marked first and then removed, and both events must be in order.
 func TestCollectionsGoInOrder(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)
@@ -465,7 +470,8 @@ func TestCollectionsGoInOrder(t *testing.T) {
 	}
 }
 
-// A Pod that is marked already goes as it is when nothing holds it back any more: the policy of its last deletion is not written before.
+// The last delete of a Pod must remove it in one step. It must not store its propagation policy
+// before that.
 func TestLastDeletionOfAPodIsOneStep(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--controllers=false")
@@ -546,7 +552,8 @@ func TestErrorsHonourAccept(t *testing.T) {
 	s.want(404, "GET", s.p1+"/nope", "", asTable)
 }
 
-// TestDryRunOfACreateTakesEveryResourceVersion: whether it may be there is asked where objects are stored, and a dry run ends before.
+// TestDryRunOfACreateTakesEveryResourceVersion checks that a dry run does not reject a
+// resourceVersion. That check is part of storing the object, which a dry run does not reach.
 func TestDryRunOfACreateTakesEveryResourceVersion(t *testing.T) {
 	t.Parallel()
 	s := startTest(t)

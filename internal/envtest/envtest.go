@@ -34,10 +34,15 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
+
+	"apilet/internal/commandline"
+	"apilet/internal/drain"
 )
 
 // etcdVersion is the version of etcd in Kubernetes 1.37. It is only used for --version.
@@ -461,4 +466,56 @@ func answerAsEtcd(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = io.WriteString(w, `{"health":"true","reason":""}`)
+}
+
+// RunAsEtcd runs the program in place of etcd and returns its exit code.
+func RunAsEtcd(args []string, stdout, stderr io.Writer) int {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer cancel()
+	context.AfterFunc(ctx, cancel) // a second signal ends the process
+	defer drain.IgnoreHangups()()
+	if err := ServeAsEtcd(ctx, args, stdout, stderr); err != nil {
+		fmt.Fprintln(stderr, "etcd:", err)
+		return 1
+	}
+	return 0
+}
+
+// RunAsAPIServer runs the program in place of kube-apiserver and returns its exit code. own contains
+// the flags of apilet. run serves with them.
+func RunAsAPIServer(called string, args []string, own *flag.FlagSet, version string,
+	run func(args []string, stdout, stderr io.Writer) int, stdout, stderr io.Writer) int {
+	args, err := TranslateAPIServer(args, own, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		PrintAPIServerHelp(stdout, own)
+		return 0
+	case errors.Is(err, ErrShowVersion):
+		fmt.Fprintln(stdout, "Kubernetes", version)
+		return 0
+	case err != nil:
+		fmt.Fprintln(stderr, "kube-apiserver:", err)
+		return 1
+	}
+	return run(append(args, FlagsBeside(called, args)...), stdout, stderr)
+}
+
+// Command returns the command envtest-assets. Its flags write into base and versions. check returns
+// an error if the server cannot emulate the version.
+func Command(base *string, versions *[]string, check func() error) commandline.Command {
+	return commandline.Command{Name: "envtest-assets", Args: "DIR", ArgCounts: []int{1},
+		Description: "create a folder with envtest's binaries, and print the shell command that selects it",
+		Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
+			f.StringVar(base, "base", "", "a data `file` that each server copies at its start; `apilet fork` creates one")
+			f.Func("version", "the `version` of Kubernetes that each server emulates, 1.34 to 1.37; a patch version is ignored", func(text string) error {
+				*versions = []string{MinorVersion(text)}
+				return nil
+			})
+		}}},
+		Run: func(call commandline.Call) error {
+			if err := check(); err != nil {
+				return err
+			}
+			return MakeAssets(call.Out, call.Args, *base, strings.Join(*versions, ","))
+		}}
 }

@@ -366,9 +366,9 @@ func (c *comparison) structs(at int, p *plan, was, is reflect.Value) {
 	}
 }
 
-// settled checks whether the collections are too long, empty or equal. It reports whether the
+// isDecided checks whether the collections are too long, empty or equal. It reports whether the
 // elements need not be compared.
-func (c *comparison) settled(at int, p *plan, was, is reflect.Value, lenWas, lenIs int) bool {
+func (c *comparison) isDecided(at int, p *plan, was, is reflect.Value, lenWas, lenIs int) bool {
 	both := was.IsValid() && is.IsValid()
 	switch {
 	case lenWas > maxApplyElements || lenIs > maxApplyElements:
@@ -386,7 +386,7 @@ func (c *comparison) settled(at int, p *plan, was, is reflect.Value, lenWas, len
 // maps compares two maps member by member, sorted by name.
 func (c *comparison) maps(at int, p *plan, was, is reflect.Value) {
 	lenWas, lenIs := lengthOf(was), lengthOf(is)
-	if c.settled(at, p, was, is, lenWas, lenIs) {
+	if c.isDecided(at, p, was, is, lenWas, lenIs) {
 		return
 	}
 	names := make([]string, 0, lenWas+lenIs)
@@ -436,7 +436,7 @@ type element struct {
 // values in a set.
 func (c *comparison) lists(at int, p *plan, was, is reflect.Value) {
 	lenWas, lenIs := lengthOf(was), lengthOf(is)
-	if c.settled(at, p, was, is, lenWas, lenIs) {
+	if c.isDecided(at, p, was, is, lenWas, lenIs) {
 		return
 	}
 	elements := make([]element, 0, lenWas+lenIs)

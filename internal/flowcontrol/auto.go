@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/bits"
 	"runtime"
 	"runtime/metrics"
 	"slices"
@@ -273,3 +274,24 @@ func (d *Dispatcher) keepLocked() float64 {
 // UncorrectedSeats returns the estimated number of seats before the correction by experience, or 0
 // if there was no correction.
 func (t *Ticket) UncorrectedSeats() int { return t.est.plain }
+
+// WorkClass returns a hash that is equal for similar requests, whose running times are learned
+// together. They have the same words (such as verb and resource) and the same flags, and a similar
+// number of seats.
+func WorkClass(seats int, inNamespace, past bool, words ...string) uint64 {
+	const prime = 1099511628211
+	h := uint64(14695981039346656037) // FNV-1a
+	for _, word := range words {
+		for i := range len(word) {
+			h = (h ^ uint64(word[i])) * prime
+		}
+		h *= prime
+	}
+	if inNamespace {
+		h = (h ^ 1) * prime
+	}
+	if past {
+		h = (h ^ 2) * prime
+	}
+	return (h ^ uint64(bits.Len(uint(seats)))) * prime
+}

@@ -18,8 +18,10 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -77,6 +79,25 @@ func (m *ServiceManager) RunWatchdog(ctx context.Context, alive func(context.Con
 			return
 		case <-time.After(wait):
 		}
+	}
+}
+
+// ReloadOnHangup calls reload at each SIGHUP until ctx ends, and notifies the service manager, which
+// may wait for the reload. status is the text of NotifyReady. failed receives the result of each
+// notification.
+func (m *ServiceManager) ReloadOnHangup(ctx context.Context, status string, reload func(), failed func(error)) {
+	hangup := make(chan os.Signal, 1) // one reload is enough for several signals
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangup:
+		}
+		failed(m.NotifyReloading())
+		reload()
+		failed(m.NotifyReady(status))
 	}
 }
 

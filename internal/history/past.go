@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +40,18 @@ const (
 	Timeless                  // the response does not depend on the time
 	Versioned                 // the response depends on the types and objects of that moment
 )
+
+// KindOf is the Classify of a server with Kubernetes' paths.
+func KindOf(path string) PathKind {
+	root, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	switch {
+	case root == "api" || root == "apis" || path == "/openapi/v2" || path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/"):
+		return Versioned
+	case path == "/version" || path == "/version/":
+		return Timeless
+	}
+	return NoHistory
+}
 
 // ServeHTTP resolves the moment in the request's record to a revision and its types, and calls
 // Serve. It checks the path first, so that an unknown path causes no expensive work.

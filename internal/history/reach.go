@@ -1,7 +1,15 @@
 package history
 
 import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/warning"
+
 	"apilet/internal/request"
+	"apilet/internal/scheme"
 	"apilet/internal/store"
 )
 
@@ -57,4 +65,49 @@ func (p *Visibility) VisibleSince(u request.User, info request.Info, key string)
 		rev = min(rev, inNamespace)
 	}
 	return rev, nil
+}
+
+// OfRequest returns the first revision at which the user of the request in ctx may see the
+// requested objects.
+func (p *Visibility) OfRequest(ctx context.Context, res *scheme.Resource) (int64, error) {
+	rec := request.From(ctx)
+	return p.VisibleSince(rec.User, rec.Info, res.Key(res.Scope(rec.Info.Namespace), rec.Info.Name))
+}
+
+// Hides reports whether the user may not see the requested objects as they were at revision rev. If
+// so, it warns the client that the name may have belonged to an older object.
+func (p *Visibility) Hides(ctx context.Context, res *scheme.Resource, rev int64) (bool, error) {
+	since, err := p.OfRequest(ctx, res)
+	if err != nil || rev >= since {
+		return false, err
+	}
+	warning.AddWarning(ctx, "", fmt.Sprintf("what is asked for begins after revision %d: what had its name before, or its namespace's, is not shown", rev))
+	return true, nil
+}
+
+// TimeSince returns the time since which the user may see the requested objects.
+func (p *Visibility) TimeSince(u request.User, info request.Info) time.Time {
+	switch rev, err := p.VisibleSince(u, info, ""); {
+	case err != nil: // if the file is damaged, the scrub reports it
+		return time.Now()
+	case rev > 0:
+		return p.Store.TimeOf(rev)
+	}
+	return time.Time{}
+}
+
+// Check returns a 404 if the request in ctx names an object that the user may not see as it was at
+// revision rev. If rev is 0, the request is about the present.
+func (p *Visibility) Check(ctx context.Context, res *scheme.Resource, rev int64) error {
+	if rev == 0 {
+		return nil
+	}
+	info := &request.From(ctx).Info
+	if !info.Form.Named {
+		return nil
+	}
+	if hidden, err := p.Hides(ctx, res, rev); err != nil || !hidden {
+		return err
+	}
+	return apierrors.NewNotFound(res.GroupResource(), info.Name)
 }

@@ -34,10 +34,10 @@ type Memory struct {
 	tenants, masters pool
 }
 
-// NewMemory creates the two pools. patience is the maximum time that a request can wait for memory.
-func NewMemory(patience time.Duration) *Memory {
+// NewMemory creates the two pools. timeout is the maximum time that a request can wait for memory.
+func NewMemory(timeout time.Duration) *Memory {
 	// a negative limit only returns the current limit
-	return newBytes(patience, poolSize(debug.SetMemoryLimit(-1)))
+	return newBytes(timeout, poolSize(debug.SetMemoryLimit(-1)))
 }
 
 // poolSize returns the size of each pool for a memory limit of Go's runtime. Decoding and encoding

@@ -401,3 +401,20 @@ func (o *Options) finishSeats() error {
 	o.MaxReadonly, o.MaxMutating = AutoSeats, AutoSeats
 	return nil
 }
+
+// SecretFiles returns the files with secrets that the server reads.
+func (o *Options) SecretFiles() []string {
+	return append([]string{o.Auth.TokenFile, o.TLSKey, o.EncryptionConfig, o.ContinueKeyFile, o.Aggregation.ProxyKey,
+		o.Accounts.SigningKeyFile, o.Audit.Webhook, o.Auth.TokenHook.File, o.Hook.File}, o.Accounts.KeyFiles...)
+}
+
+// WrittenSecrets returns the files with secrets that the server writes, except for the data file.
+func (o *Options) WrittenSecrets() []string {
+	files := []string{o.Kubeconfig, o.Audit.Path}
+	if o.OwnCerts && o.CertDir != "" {
+		for _, name := range []string{"ca.key", "apiserver.key", "front-proxy-ca.key", "front-proxy-client.key"} {
+			files = append(files, filepath.Join(o.CertDir, name))
+		}
+	}
+	return files
+}

@@ -87,8 +87,8 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	if err := wr.recordOwners(res, nil, obj, opts, ""); err != nil {
 		return store.Record{}, err
 	}
-	clientReq := opts.creation(res, "", obj)
-	obj, err := wr.admit(ctx, clientReq)
+	attributes := opts.creation(res, "", obj)
+	obj, err := wr.admit(ctx, attributes)
 	if err != nil {
 		return store.Record{}, err
 	}
@@ -103,7 +103,7 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 		if generated && try > 1 {
 			strategy.GenerateName(obj)
 		}
-		rec, err := wr.checkAndCommit(ctx, &plan{Target: Target{Resource: res, Namespace: obj.GetNamespace(), Name: obj.GetName()}, opts: opts, attributes: clientReq, obj: obj})
+		rec, err := wr.checkAndCommit(ctx, &plan{Target: Target{Resource: res, Namespace: obj.GetNamespace(), Name: obj.GetName()}, opts: opts, attributes: attributes, obj: obj})
 		if errors.Is(err, allocator.ErrAlreadyClaimed) && ctx.Err() == nil {
 			if lost++; lost < allocator.MaxAttempts {
 				continue
@@ -120,13 +120,13 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 }
 
 // admit calls the mutating plug-ins for a new object. They may not change its namespace.
-func (wr *Writer) admit(ctx context.Context, clientReq admission.Attributes) (scheme.Object, error) {
-	namespace := clientReq.Object.GetNamespace()
-	admitted, err := wr.Admission.Admit(ctx, clientReq)
+func (wr *Writer) admit(ctx context.Context, attributes admission.Attributes) (scheme.Object, error) {
+	namespace := attributes.Object.GetNamespace()
+	admitted, err := wr.Admission.Admit(ctx, attributes)
 	if err != nil {
-		return nil, wr.createError(err, clientReq.Resource, clientReq.Object)
+		return nil, wr.createError(err, attributes.Resource, attributes.Object)
 	}
-	if clientReq.Resource.Namespaced {
+	if attributes.Resource.Namespaced {
 		err = matchNamespace(admitted, namespace)
 	}
 	return admitted, err

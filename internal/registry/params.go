@@ -69,9 +69,9 @@ func (wr *Writer) checkParams(rec *request.Request, res *scheme.Resource, obj, o
 }
 
 func (wr *Writer) mayReadKind(user *request.User, kind *admissionv1.ParamKind) string {
-	clientReq, _ := wr.paramResource(kind)
-	clientReq.Verb, clientReq.Name, clientReq.Namespace = "get", "*", "*"
-	if allowed, _ := wr.Auth.Decide(*user, clientReq); allowed {
+	target, _ := wr.paramResource(kind)
+	target.Verb, target.Name, target.Namespace = "get", "*", "*"
+	if allowed, _ := wr.Auth.Decide(*user, target); allowed {
 		return ""
 	}
 	return fmt.Sprintf(`user %s must have "get" permission on all objects of the referenced paramKind (kind=%s, apiVersion=%s)`,
@@ -79,19 +79,19 @@ func (wr *Writer) mayReadKind(user *request.User, kind *admissionv1.ParamKind) s
 }
 
 func (wr *Writer) mayReadParams(user *request.User, use paramUse) string {
-	clientReq, known := request.Info{Group: "*", Version: "*", Resource: "*", ResourceRequest: true}, true
+	target, known := request.Info{Group: "*", Version: "*", Resource: "*", ResourceRequest: true}, true
 	kind, found := wr.policyParams(use)
 	if kind != nil {
-		clientReq, known = wr.paramResource(kind)
+		target, known = wr.paramResource(kind)
 	}
-	clientReq.Verb, clientReq.Name, clientReq.Namespace = "get", use.ref.Name, use.ref.Namespace
+	target.Verb, target.Name, target.Namespace = "get", use.ref.Name, use.ref.Namespace
 	if use.ref.Name == "" {
-		clientReq.Verb = "list"
+		target.Verb = "list"
 	}
-	if allowed, _ := wr.Auth.Decide(*user, clientReq); allowed {
+	if allowed, _ := wr.Auth.Decide(*user, target); allowed {
 		return ""
 	}
-	who, verb := formatUser(user), clientReq.Verb
+	who, verb := formatUser(user), target.Verb
 	switch all := fmt.Sprintf(`to determine minimum required permissions and user %s does not have "%s" permission for all groups, versions and resources`, who, verb); {
 	case !found:
 		return fmt.Sprintf("unable to get policy %s %s", use.policy, all)
@@ -119,19 +119,19 @@ func (wr *Writer) policyParams(use paramUse) (kind *admissionv1.ParamKind, found
 
 // paramResource returns the attributes to authorize for a kind. If the kind is unknown, they cover
 // all resources of its version.
-func (wr *Writer) paramResource(kind *admissionv1.ParamKind) (clientReq request.Info, known bool) {
+func (wr *Writer) paramResource(kind *admissionv1.ParamKind) (info request.Info, known bool) {
 	gv, err := schema.ParseGroupVersion(kind.APIVersion)
 	if err != nil {
 		return request.Info{Group: "*", Version: "*", Resource: "*", ResourceRequest: true}, false
 	}
-	clientReq = request.Info{Group: gv.Group, Version: gv.Version, Resource: "*", ResourceRequest: true}
+	info = request.Info{Group: gv.Group, Version: gv.Version, Resource: "*", ResourceRequest: true}
 	for _, res := range wr.Types.All() {
 		if res.Kind == kind.Kind && res.Group == gv.Group && res.Version == gv.Version {
-			clientReq.Resource = res.Plural
-			return clientReq, true
+			info.Resource = res.Plural
+			return info, true
 		}
 	}
-	return clientReq, false
+	return info, false
 }
 
 // formatUser returns the user in the format of kube-apiserver's error messages.

@@ -659,9 +659,9 @@ func needsNoBudget(pod *corev1.Pod) bool {
 func (wr *Writer) markEvicted(ctx context.Context, t Target, only *metav1.Preconditions) error {
 	t.Subresource = "status"
 	// the client needs no permission to write the status
-	clientReq := context.WithValue(ctx, request.Key{}, (*request.Request)(nil))
+	serverCtx := context.WithValue(ctx, request.Key{}, (*request.Request)(nil))
 	held := false
-	rec, _, err := wr.Modify(clientReq, t, Options{applied: true, Trusted: true}, func(old scheme.Object, rec *store.Record) (scheme.Object, error) {
+	rec, _, err := wr.Modify(serverCtx, t, Options{applied: true, Trusted: true}, func(old scheme.Object, rec *store.Record) (scheme.Object, error) {
 		pod := old.DeepCopyObject().(*corev1.Pod)
 		held = (only.UID == nil || *only.UID == pod.UID) && (only.ResourceVersion == nil || *only.ResourceVersion == *revision(rec.Rev))
 		if held {

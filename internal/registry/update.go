@@ -187,18 +187,18 @@ func (wr *Writer) modifyOnce(ctx context.Context, t Target, opts Options, change
 	if err := cmp.Or(err, ctx.Err()); err != nil {
 		return rec, err
 	}
-	clientReq := opts.change(t.Resource, t.Subresource, obj, old)
-	if obj, err = wr.compute(ctx, &t, opts, clientReq, rec.Rev); err != nil {
+	attributes := opts.change(t.Resource, t.Subresource, obj, old)
+	if obj, err = wr.compute(ctx, &t, opts, attributes, rec.Rev); err != nil {
 		return rec, err
 	}
-	return wr.checkAndCommit(ctx, &plan{Target: t, opts: opts, attributes: clientReq, obj: obj, old: old, rec: rec})
+	return wr.checkAndCommit(ctx, &plan{Target: t, opts: opts, attributes: attributes, obj: obj, old: old, rec: rec})
 }
 
 // compute returns the object to be stored for a change. It sets defaults and field owners, calls
 // the mutating plug-ins and webhooks, and takes the fields that the request may not write from
-// clientReq.Old, the object at revision rev.
-func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, clientReq admission.Attributes, rev int64) (scheme.Object, error) {
-	obj, old := clientReq.Object, clientReq.Old
+// attributes.Old, the object at revision rev.
+func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, attributes admission.Attributes, rev int64) (scheme.Object, error) {
+	obj, old := attributes.Object, attributes.Old
 	if err := checkRevision(t.Resource, obj, rev); err != nil {
 		return nil, err
 	}
@@ -208,7 +208,7 @@ func (wr *Writer) compute(ctx context.Context, t *Target, opts Options, clientRe
 	if err := wr.recordOwners(t.Resource, old, obj, opts, t.Subresource); err != nil {
 		return nil, err
 	}
-	obj, err := wr.Admission.Admit(ctx, clientReq)
+	obj, err := wr.Admission.Admit(ctx, attributes)
 	if err != nil {
 		return nil, err
 	}

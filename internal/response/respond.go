@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzip"
+	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -180,6 +181,22 @@ func Refuse(w http.ResponseWriter, r *http.Request, err error) (unexpected error
 		rec.ResponseStatus = &status
 	}
 	return WriteError(w, r, err)
+}
+
+const lateAnswer = 5 * time.Second // time to write an error after the request's deadline
+
+// Fail responds with an error and logs unexpected errors. It does not log a request that ran out of
+// time.
+func Fail(w http.ResponseWriter, r *http.Request, err error, log zerolog.Logger) {
+	if r.Context().Err() != nil { // the write deadline may have passed during a long computation
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lateAnswer))
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		err = apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+	}
+	if unexpected := Refuse(w, r, err); unexpected != nil {
+		log.Error().Err(unexpected).Str("path", r.URL.Path).Str("id", request.From(r.Context()).ID).Msg("internal error")
+	}
 }
 
 var gzipPool = sync.Pool{New: func() any { z, _ := gzip.NewWriterLevel(nil, 1); return z }}

@@ -325,6 +325,9 @@ const (
 	kubernetesMinor   = 37
 )
 
+// MinorVersion returns the major and minor version of Kubernetes that the server implements.
+func MinorVersion() [2]int { return [2]int{1, kubernetesMinor} }
+
 // IsRemoved reports whether the type is not served by kube-apiserver any more.
 func (d *Deprecation) IsRemoved() bool { return d.removedIn(kubernetesMinor) }
 

@@ -14,6 +14,8 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/tidwall/gjson"
+
 	"apilet/internal/store/boltfile"
 )
 
@@ -35,6 +37,14 @@ func AppendRevision(b, json []byte, revAt int, rev int64) []byte {
 	b = append(b, json[:revAt]...)
 	b = strconv.AppendInt(b, rev, 10)
 	return append(b, json[revAt:]...)
+}
+
+// WithRevision returns a copy of the stored JSON with another resourceVersion.
+func WithRevision(json []byte, rev int64) []byte {
+	at := gjson.GetBytes(json, "metadata.resourceVersion")
+	out := append(make([]byte, 0, len(json)+8), json[:at.Index]...)
+	out = append(strconv.AppendInt(append(out, '"'), rev, 10), '"')
+	return append(out, json[at.Index+len(at.Raw):]...)
 }
 
 // EqualAt reports whether AppendRevision would produce the JSON of rec from json and its revision.

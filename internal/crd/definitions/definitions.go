@@ -343,7 +343,7 @@ func (c checker) spec(ctx context.Context, p *field.Path, spec *apiextensions.Cu
 	c.group(p, spec.Group)
 	c.RequiredOneOf(p, "scope", string(spec.Scope), definitionScopes)
 	preserves := spec.PreserveUnknownFields != nil && *spec.PreserveUnknownFields
-	c.schemasGiven(p, spec, preserves)
+	c.requireSchemas(p, spec, preserves)
 	hasDefaults := anySchema(spec, func(s *apiextensions.JSONSchemaProps) bool { return s.Default != nil })
 	if hasDefaults && preserves {
 		c.Invalid(p, "preserveUnknownFields", true, "must be false in order to use defaults in the schema")
@@ -395,8 +395,8 @@ func joined(f validation.Format) validation.Format {
 	}
 }
 
-// schemasGiven checks that all versions have a schema, or only the versions that need it.
-func (c checker) schemasGiven(p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec, preserves bool) {
+// requireSchemas checks that all versions have a schema, or only the versions that need it.
+func (c checker) requireSchemas(p *field.Path, spec *apiextensions.CustomResourceDefinitionSpec, preserves bool) {
 	if hasRootSchema(spec.Validation) {
 		return
 	}

@@ -3,7 +3,7 @@
 //	go run . --ephemeral --continue-key-file keys &
 //	go run ./testdata/programs/token -keys keys -list //configmaps/ "$TOKEN"
 //
-// It does what tokenCodec.open in list.go does, from the same bytes and without its code: a second reading of the format. -list is the
+// It does what Codec.Open in internal/continuetoken does, from the same bytes and without its code: a second reading of the format. -list is the
 // key range that the list walks: /GROUP/RESOURCE/, with NAMESPACE/ after it where the list was of one.
 //
 // What one learns: a token holds no name that could be read without the key (the third of the ways that the design document on chunks
