@@ -21,7 +21,10 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/component-base/featuregate"
+	"k8s.io/kubernetes/pkg/features"
 )
 
 const (
@@ -131,15 +134,15 @@ func EffectiveVersion() basecompatibility.EffectiveVersion {
 }
 
 // ServedBy returns the rows that kube-apiserver serves if it emulates a minor version. It omits the
-// types that were introduced later, and the types that were removed before or in that version. config
-// contains the entries of --runtime-config. An entry that enables a later type is an error, as in
-// kube-apiserver.
+// types that were introduced later, the types that were removed before or in that version, and the
+// types whose feature gate is disabled. config contains the entries of --runtime-config. An entry
+// that enables a later type is an error, as in kube-apiserver.
 func ServedBy(minor int, rows []*Resource, config []string) ([]*Resource, error) {
 	var served []*Resource
 	versions := map[string]bool{} // whether a type of the group version is served
 	for _, res := range rows {
 		switch {
-		case res.Deprecation.removedIn(minor):
+		case res.Deprecation.removedIn(minor), isDisabled(res):
 			continue
 		case res.Introduced <= minor:
 			served, versions[res.APIVersion()] = append(served, res), true
@@ -156,6 +159,16 @@ func ServedBy(minor int, rows []*Resource, config []string) ([]*Resource, error)
 		}
 	}
 	return served, nil
+}
+
+// gates contains the feature gates without which a type is not served, by plural name. They are
+// enabled by default in 1.37.
+var gates = map[string]featuregate.Feature{"clustertrustbundles": features.ClusterTrustBundle, "storageversionmigrations": features.StorageVersionMigrator}
+
+// isDisabled reports whether the feature gate of a type is disabled.
+func isDisabled(res *Resource) bool {
+	gate, ok := gates[res.Plural]
+	return ok && !utilfeature.DefaultFeatureGate.Enabled(gate)
 }
 
 // enables reports whether --runtime-config names a version or a resource and enables it.
