@@ -302,6 +302,12 @@ func startServer(c *config) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--runtime-config: %w", err)
 	}
+	if len(c.EmulatedVersion) > 0 {
+		rows, err = scheme.ServedBy(int(scheme.EffectiveVersion().EmulationVersion().Minor()), rows, c.RuntimeConfig)
+		if err != nil {
+			return nil, err
+		}
+	}
 	s := newServer(c, scheme.NewRegistry(rows...))
 	for _, phase := range phases {
 		if err := phase(s, c.starting); err != nil {
@@ -1261,7 +1267,7 @@ func (c *config) commands() []commandline.Command {
 		{Name: "", ArgCounts: []int{0}, Description: "run the server", Groups: c.Groups(),
 			Run: func(call commandline.Call) error { return c.serve(call.Errors) }},
 	}, datacmd.Commands(logging.Console), []commandline.Command{
-		envtest.Command(&c.Base),
+		envtest.Command(&c.Base, &c.EmulatedVersion, c.SetFeatureGates),
 	}, nodebootstrap.Commands(logging.Console), torture.Commands(), logcmd.Commands())
 }
 

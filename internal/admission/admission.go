@@ -48,7 +48,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 	kjson "sigs.k8s.io/json"
 
 	"apilet/internal/apierror"
@@ -229,8 +232,14 @@ func (h *Webhooks) Validate(ctx context.Context, a *Attributes) error {
 }
 
 // callsWebhooks reports whether webhooks are called for the write. They are called only for the
-// write that the client requested, and not for writes to the configuration of admission.
-func (a *Attributes) callsWebhooks() bool { return a.FromClient() && !matching.IsExempt(a.Resource) }
+// write that the client requested, and not for writes to the configuration of admission. They are
+// not called for reviews either, so that a failing webhook cannot lock out its administrator.
+func (a *Attributes) callsWebhooks() bool {
+	if utilfeature.DefaultFeatureGate.Enabled(features.ExcludeAdmissionWebhookVirtualResources) && slices.Contains(exclusion.Excluded(), a.Resource.GroupResource()) {
+		return false
+	}
+	return a.FromClient() && !matching.IsExempt(a.Resource)
+}
 
 // ---- An invocation
 

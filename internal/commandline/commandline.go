@@ -95,7 +95,10 @@ func (p *Program) Run(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	flags := p.flagSet(row)
-	showVersion := flags.Bool("version", false, "")
+	showVersion := false
+	if flags.Lookup("version") == nil { // the command has no other flag of this name
+		flags.BoolVar(&showVersion, "version", false, "")
+	}
 	plain, asked := parse(flags, args)
 	c := Call{plain, stdout, stderr}
 	var err error
@@ -105,7 +108,7 @@ func (p *Program) Run(args []string, stdout, stderr io.Writer) int {
 	case asked != nil:
 		fmt.Fprintf(stderr, "%s: %s: %s\n", p.Name, plainFlagError(flags, asked), p.helpHint(row))
 		return 2
-	case *showVersion:
+	case showVersion:
 		err = p.Version(c.Out)
 	case !slices.Contains(row.ArgCounts, len(c.Args)):
 		fmt.Fprintf(stderr, "%s: %s\n", p.Name, p.wrongCount(row, c.Args))

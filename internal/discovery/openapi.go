@@ -257,7 +257,7 @@ func openAPIDocument(rows []*scheme.Resource) ([]byte, error) {
 // whole returns the complete document.
 func (d *oaDocument) whole() map[string]any {
 	return map[string]any{
-		"openapi": "3.0.0", "info": openAPIInfo, "paths": d.paths,
+		"openapi": "3.0.0", "info": openAPIInfo(), "paths": d.paths,
 		"components": map[string]any{"schemas": d.schemas, "securitySchemes": openAPISecurity},
 	}
 }
@@ -320,11 +320,13 @@ func enumName(t reflect.Type) string {
 	return strings.Join(dirs[max(0, len(dirs)-2):], "/") + "." + t.Name()
 }
 
-var (
-	openAPIInfo     = map[string]string{"title": "Kubernetes", "version": "1.37"}
-	openAPISecurity = map[string]map[string]string{"BearerToken": {
-		"type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header"}}
-)
+var openAPISecurity = map[string]map[string]string{"BearerToken": {
+	"type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header"}}
+
+// openAPIInfo contains the version of Kubernetes that the server emulates.
+func openAPIInfo() map[string]string {
+	return map[string]string{"title": "Kubernetes", "version": scheme.EffectiveVersion().EmulationVersion().String()}
+}
 
 // modelName returns the schema name of a kind. For custom resources, this is the reversed group
 // with version and kind, for example io.x.v1.Foo.

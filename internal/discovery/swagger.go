@@ -126,7 +126,7 @@ func swaggerEncoder(format string, out io.Writer) swaggerSink {
 // writeSwagger writes the document of all resources in c and o.
 func writeSwagger(c *scheme.Catalog, o *RemoteVersions, sink swaggerSink) error {
 	if err := sink.head(map[string]any{
-		"swagger": "2.0", "info": asTree(openAPIInfo), "security": []any{map[string]any{"BearerToken": []any{}}},
+		"swagger": "2.0", "info": asTree(openAPIInfo()), "security": []any{map[string]any{"BearerToken": []any{}}},
 		"securityDefinitions": asTree(openAPISecurity),
 	}); err != nil {
 		return err

@@ -3,23 +3,18 @@ package discovery
 import (
 	"encoding/json"
 	"net/http"
-	"runtime"
-	"strconv"
-
-	"k8s.io/apimachinery/pkg/version"
 
 	"apilet/internal/apierror"
 	"apilet/internal/response"
 	"apilet/internal/scheme"
 )
 
-// ServeVersion returns the handler of /version for a server with the given version string.
+// ServeVersion returns the handler of /version for a server with the given version string. The
+// response also contains the emulated version.
 func ServeVersion(gitVersion string) http.HandlerFunc {
-	release := scheme.MinorVersion()
-	minor := strconv.Itoa(release[1])
-	body, _ := json.MarshalIndent(version.Info{Major: "1", Minor: minor, EmulationMajor: "1", EmulationMinor: minor,
-		MinCompatibilityMajor: "1", MinCompatibilityMinor: strconv.Itoa(release[1] - 1), GitVersion: gitVersion, GitTreeState: "clean",
-		GoVersion: runtime.Version(), Compiler: runtime.Compiler, Platform: runtime.GOOS + "/" + runtime.GOARCH}, "", "  ")
+	info := *scheme.EffectiveVersion().Info()
+	info.GitVersion, info.GitCommit, info.GitTreeState, info.BuildDate = gitVersion, "", "clean", ""
+	body, _ := json.MarshalIndent(info, "", "  ")
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
 			_ = response.Refuse(w, r, apierror.MethodNotAllowed())

@@ -98,7 +98,7 @@ func TestWhatIsNoPreparedFileIsRefused(t *testing.T) {
 	}
 }
 
-func TestEnvtestBeginsWithAPreparedFile(t *testing.T) {
+func TestEnvtestBeginsWithAPreparedFileAndVersion(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("files have no modes here")
@@ -109,7 +109,7 @@ func TestEnvtestBeginsWithAPreparedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	bin := filepath.Join(dir, "bin")
-	command(t, "envtest-assets", "--base", path, bin)
+	command(t, "envtest-assets", "--base", path, "--version", "1.36.0", bin)
 	cmd := exec.Command(filepath.Join(bin, "kube-apiserver"), "--cert-dir="+filepath.Join(dir, "certs"), "--bind-address=127.0.0.1", "--secure-port=0",
 		"--authorization-mode=AlwaysAllow", "--logging-format=json")
 	begun := make(chan string, 1)
@@ -124,8 +124,11 @@ func TestEnvtestBeginsWithAPreparedFile(t *testing.T) {
 	apitest.WaitFor(t, "the server", func() bool { return len(begun) > 0 })
 	s := &testServer{t: t, url: <-begun, client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}
 	s.want(200, "GET", "/api/v1/namespaces/prepared/configmaps/a", "")
+	apitest.Expect(t, s.want(200, "GET", "/version", "").get("emulationMinor"), "36")
 	command(t, "envtest-assets", bin)
-	if _, err := os.Lstat(filepath.Join(bin, "base.db")); err == nil {
-		t.Error("the link to the prepared file outlives a call without --base")
+	for _, name := range []string{"base.db", "emulated-version"} {
+		if _, err := os.Lstat(filepath.Join(bin, name)); err == nil {
+			t.Errorf("%s outlives a call without its flag", name)
+		}
 	}
 }

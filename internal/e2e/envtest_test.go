@@ -49,6 +49,7 @@ func TestAPIServerArgumentsAreTranslated(t *testing.T) {
 		{"log format", "--logging-format=text", "--log-format=console --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"without effect", "--allow-privileged --etcd-servers http://x --watch-cache=false --etcd-servers=y", "--listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", "allow-privileged --etcd-servers --watch-cache\n"},
 		{"no service accounts", "--disable-admission-plugins=A,ServiceAccount", "--disable-admission-plugins=A,ServiceAccount --namespace-defaults=false --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
+		{"another version", "--emulated-version kube=1.36", "--emulated-version=kube=1.36 --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"other plug-ins", "--disable-admission-plugins=A,B", "--disable-admission-plugins=A,B --listen=0.0.0.0:6443 --cert-dir=/var/run/kubernetes", ""},
 		{"certificates to make", "--cert-dir=/none", "--listen=0.0.0.0:6443 --cert-dir=/none", ""},
 		{"certificates there", "--cert-dir=" + certs, "--listen=0.0.0.0:6443 " + strings.Join(made, " "), ""},
@@ -163,6 +164,9 @@ func TestEnvtestAssetsAreMade(t *testing.T) {
 	}
 	if text, _ := os.ReadFile(filepath.Join(dir, "etcd")); string(text) != "mine" {
 		t.Errorf("etcd is now %q", text)
+	}
+	if r := runAs(t, "apilet", "envtest-assets", "--version=1.38", dir); r.code != 1 || !strings.Contains(r.errs, "emulation version 1.38 is not between [1.34, 1.37.0]") {
+		t.Errorf("a later version: exit %d: %s", r.code, r.errs)
 	}
 	if r := runAs(t, "apilet", "envtest-assets"); r.code != 2 {
 		t.Errorf("without a folder: exit %d", r.code)

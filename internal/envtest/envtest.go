@@ -28,6 +28,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -91,8 +92,11 @@ var apiserverSettings = strings.Fields(`
 	strict-transport-security-directives tls-cert-file tls-cipher-suites tls-curve-preferences tls-min-version tls-private-key-file
 	tls-sni-cert-key token-auth-file tracing-config-file v vmodule watch-cache-sizes`)
 
-// baseName is the name of the link to the prepared data file in the assets folder.
-const baseName = "base.db"
+// Names in the assets folder, which apilet reads when it is called as kube-apiserver.
+const (
+	baseName    = "base.db"          // a link to the prepared data file
+	versionName = "emulated-version" // a file with the value of --emulated-version
+)
 
 // ProgramName returns the name under which a program was called.
 func ProgramName(path string) string {
@@ -106,8 +110,8 @@ func ProgramName(path string) string {
 // file is an error, because it may belong to another control plane.
 //
 // base is a prepared data file with which each server from this folder starts; "" means that the
-// servers start empty.
-func MakeAssets(out io.Writer, args []string, base string) error {
+// servers start empty. version is the version of Kubernetes that the servers emulate, or "".
+func MakeAssets(out io.Writer, args []string, base, version string) error {
 	if args[0] == "" {
 		return errors.New("usage: apilet envtest-assets DIR")
 	}
@@ -138,6 +142,9 @@ func MakeAssets(out io.Writer, args []string, base string) error {
 	if err := linkBase(filepath.Join(dir, baseName), base); err != nil {
 		return err
 	}
+	if err := keepVersion(filepath.Join(dir, versionName), version); err != nil {
+		return err
+	}
 	_, err = fmt.Fprintf(out, "export KUBEBUILDER_ASSETS=%s\n", shellQuoted(dir))
 	return err
 }
@@ -156,15 +163,39 @@ func linkBase(link, base string) error {
 	return nil
 }
 
-// BaseBeside returns the flag for the prepared file that is linked in the folder of a program, or
-// nil if there is no such link. program is the path under which the program was called.
-func BaseBeside(program string) []string {
-	path := filepath.Join(filepath.Dir(program), baseName)
-	// found in the PATH, so the folder was not chosen explicitly
-	if filepath.Base(program) == program || !there(path) {
+// MinorVersion removes the patch version, which setup-envtest accepts: 1.36.0 and 1.36.x are 1.36.
+func MinorVersion(version string) string {
+	parts := strings.SplitN(version, ".", 3)
+	return strings.Join(parts[:min(2, len(parts))], ".")
+}
+
+// keepVersion writes the version to a file, or removes the file of an earlier call.
+func keepVersion(path, version string) error {
+	if version != "" {
+		return os.WriteFile(path, []byte(version+"\n"), 0o644)
+	}
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// FlagsBeside returns the flags for the prepared file and the version in the folder of a program.
+// program is the path under which the program was called. args are the flags that the program was
+// called with. They have precedence.
+func FlagsBeside(program string, args []string) (flags []string) {
+	if filepath.Base(program) == program { // found in the PATH, so the folder was not chosen explicitly
 		return nil
 	}
-	return []string{"--base=" + path}
+	dir := filepath.Dir(program)
+	if path := filepath.Join(dir, baseName); there(path) {
+		flags = append(flags, "--base="+path)
+	}
+	given := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--emulated-version=") })
+	if version, err := os.ReadFile(filepath.Join(dir, versionName)); err == nil && !given {
+		flags = append(flags, "--emulated-version="+strings.TrimSpace(string(version)))
+	}
+	return flags
 }
 
 func linkAsset(link, program string) error {
@@ -466,15 +497,25 @@ func RunAsAPIServer(called string, args []string, own *flag.FlagSet, version str
 		fmt.Fprintln(stderr, "kube-apiserver:", err)
 		return 1
 	}
-	return run(append(args, BaseBeside(called)...), stdout, stderr)
+	return run(append(args, FlagsBeside(called, args)...), stdout, stderr)
 }
 
-// Command returns the command envtest-assets. Its flag writes into base.
-func Command(base *string) commandline.Command {
+// Command returns the command envtest-assets. Its flags write into base and versions. check returns
+// an error if the server cannot emulate the version.
+func Command(base *string, versions *[]string, check func() error) commandline.Command {
 	return commandline.Command{Name: "envtest-assets", Args: "DIR", ArgCounts: []int{1},
 		Description: "create a folder with envtest's binaries, and print the shell command that selects it",
 		Groups: []commandline.FlagGroup{{Title: "Flags", Define: func(f *flag.FlagSet) {
 			f.StringVar(base, "base", "", "a data `file` that each server copies at its start; `apilet fork` creates one")
+			f.Func("version", "the `version` of Kubernetes that each server emulates, 1.34 to 1.37; a patch version is ignored", func(text string) error {
+				*versions = []string{MinorVersion(text)}
+				return nil
+			})
 		}}},
-		Run: func(call commandline.Call) error { return MakeAssets(call.Out, call.Args, *base) }}
+		Run: func(call commandline.Call) error {
+			if err := check(); err != nil {
+				return err
+			}
+			return MakeAssets(call.Out, call.Args, *base, strings.Join(*versions, ","))
+		}}
 }

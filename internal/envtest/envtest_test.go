@@ -3,9 +3,12 @@ package envtest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -51,5 +54,28 @@ func TestCalledAsEtcdIsHealthyUntilTold(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil || !strings.Contains(said.String(), "stores nothing") {
 		t.Errorf("%v, said %q", err, said)
+	}
+}
+
+func TestFlagsBesideAProgram(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "emulated-version"), []byte("1.36\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "kube-apiserver")
+	for _, c := range []struct {
+		program string
+		args    []string
+		want    string
+	}{
+		{program, nil, "[--emulated-version=1.36]"},
+		{program, []string{"--v=3"}, "[--emulated-version=1.36]"},
+		{program, []string{"--emulated-version=1.35"}, "[]"},
+		{"kube-apiserver", nil, "[]"},
+	} {
+		if got := fmt.Sprint(FlagsBeside(c.program, c.args)); got != c.want {
+			t.Errorf("%s %v: got %s, want %s", c.program, c.args, got, c.want)
+		}
 	}
 }

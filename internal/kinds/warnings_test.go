@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"golang.org/x/tools/txtar"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -237,5 +238,25 @@ func BenchmarkDeploymentWarnings(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		warnings.ForObject(b.Context(), d, nil)
+	}
+}
+
+// TestRulesForReviewsWarn: webhooks are not called for reviews, and a rule that names one says so.
+func TestRulesForReviewsWarn(t *testing.T) {
+	rule := func(group string, resources ...string) admissionv1.RuleWithOperations {
+		return admissionv1.RuleWithOperations{Rule: admissionv1.Rule{APIGroups: []string{group}, Resources: resources}}
+	}
+	rules := []admissionv1.RuleWithOperations{rule("authorization.k8s.io", "subjectaccessreviews", "pods", "localsubjectaccessreviews"), rule("*", "tokenreviews"),
+		rule("authentication.k8s.io", "*"), rule("authentication.k8s.io", "tokenreviews", "tokenreviews")}
+	const none = "is excluded from admission webhooks; this rule will have no effect"
+	want := []string{"webhooks[0].rules[0]: subjectaccessreviews.authorization.k8s.io " + none,
+		"webhooks[0].rules[0]: localsubjectaccessreviews.authorization.k8s.io " + none, "webhooks[0].rules[3]: tokenreviews.authentication.k8s.io " + none}
+	for _, obj := range []runtime.Object{
+		&admissionv1.MutatingWebhookConfiguration{Webhooks: []admissionv1.MutatingWebhook{{Rules: rules}}},
+		&admissionv1.ValidatingWebhookConfiguration{Webhooks: []admissionv1.ValidatingWebhook{{Rules: rules}}},
+	} {
+		if got := warnings.ForObject(t.Context(), obj, nil); !slices.Equal(got, want) {
+			t.Errorf("%T: got %q, want %q", obj, got, want)
+		}
 	}
 }

@@ -1,14 +1,19 @@
 package options
 
-// This file sets Kubernetes' feature gates, which Kubernetes' packages read. They belong to the process.
+// This file sets the version of Kubernetes that the server emulates, and Kubernetes' feature gates.
+// Kubernetes' packages read both. They belong to the process.
 
 import (
 	"fmt"
 	"strings"
 	"sync"
 
+	"github.com/spf13/pflag"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	metricsfeatures "k8s.io/component-base/metrics/features"
@@ -25,9 +30,37 @@ var FeatureGates = sync.OnceValue(func() featuregate.MutableVersionedFeatureGate
 	return gates
 })
 
-// SetFeatureGates sets the feature gates of the process from --feature-gates. The caller must do so
-// before anything reads them.
-func (o *Options) SetFeatureGates() error { return setGates(FeatureGates(), o.FeatureGates) }
+// SetFeatureGates sets the emulated version and the feature gates of the process from
+// --emulated-version and --feature-gates. The caller must do so before anything reads them.
+func (o *Options) SetFeatureGates() error {
+	gates := FeatureGates()
+	if err := setVersion(compatibility.DefaultComponentGlobalsRegistry, o.EmulatedVersion); err != nil {
+		return err
+	}
+	return setGates(gates, o.FeatureGates)
+}
+
+// setVersion sets the version that the components emulate from elements of the form 1.36 or
+// kube=1.36, and sets their feature gates to the defaults of that version. The errors are
+// kube-apiserver's.
+func setVersion(components basecompatibility.ComponentGlobalsRegistry, emulated []string) error {
+	if len(emulated) == 0 {
+		return nil
+	}
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	components.AddFlags(flags)
+	err := flags.Set("emulated-version", strings.Join(emulated, ","))
+	if err == nil {
+		err = components.Set()
+	}
+	if err == nil {
+		err = utilerrors.NewAggregate(components.Validate())
+	}
+	if err != nil {
+		return fmt.Errorf("--emulated-version: %w", err)
+	}
+	return nil
+}
 
 // setGates sets gates from elements of the form GATE=true or kube:GATE=true.
 func setGates(gates featuregate.MutableFeatureGate, flag []string) error {

@@ -70,6 +70,7 @@ type Options struct {
 	AdmissionConfig                         string
 	ContinueKeyFile                         string
 	FeatureGates                            []string
+	EmulatedVersion                         []string // if empty, the server also serves versions that Kubernetes has removed
 	RuntimeConfig                           []string // for scheme.Served
 	LogFormat                               string
 	Verbosity                               int
@@ -180,6 +181,7 @@ func (o *Options) defineObjects(f *flag.FlagSet) {
 	f.StringVar(&o.AdmissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration for PodSecurity, PodNodeSelector, PodTolerationRestriction and EventRateLimit")
 	f.BoolVar(&o.ManagedFields, "managed-fields", true, "record the manager of each field in metadata.managedFields; server-side apply requires it")
 	f.Func("runtime-config", "comma-separated `versions` to enable or disable, GROUP/VERSION=true|false or GROUP/VERSION/RESOURCE=true|false; api/beta, api/alpha and api/all stand for all versions that are off by default", commandline.AppendList(&o.RuntimeConfig))
+	f.Func("emulated-version", "emulate an earlier `version` of Kubernetes, [kube=]1.34 to 1.37: serve the types that it has, with the defaults of its feature gates", commandline.AppendList(&o.EmulatedVersion))
 	f.BoolVar(&o.DenyDeprecated, "deny-deprecated", false, "refuse requests for deprecated API versions, instead of returning a warning")
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apiserver/pkg/util/compatibility"
+	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/kubernetes/pkg/features"
 
 	"apilet/internal/auth"
@@ -325,6 +327,49 @@ func TestFeatureGates(t *testing.T) {
 		got := [...]bool{gates.Enabled(features.MutablePVNodeAffinity), gates.Enabled(features.HPAScaleToZero), gates.Enabled(features.ContainerStopSignals)}
 		if got != [...]bool{c.affinity, c.scaleToZero, c.signals} {
 			t.Errorf("%s: MutablePVNodeAffinity, HPAScaleToZero, ContainerStopSignals are %v", c.flags, got)
+		}
+	}
+}
+
+// TestEmulatedVersion sets the version of components of its own, because that of the process belongs to all tests. The errors are
+// kube-apiserver's.
+func TestEmulatedVersion(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		flags, emulated, minCompatibility, err string
+		toleratesTaints                        bool // the feature gate DRADeviceTaints
+	}{
+		{"", "1.37", "1.36", "", true},
+		{"--emulated-version=1.37", "1.37", "1.36", "", true},
+		{"--emulated-version=kube=1.36", "1.36", "1.35", "", true},
+		{"--emulated-version=1.35", "1.35", "1.34", "", false},
+		{"--emulated-version=1.34", "1.34", "1.34", "", false},
+		{"--emulated-version=1.33", "", "", "--emulated-version: [emulation version 1.33 is not between [1.34, 1.37.0], minCompatibilityVersion version 1.34 is not between [1.34, 1.33]]", false},
+		{"--emulated-version=1.38", "", "", "--emulated-version: emulation version 1.38 is not between [1.34, 1.37.0]", false},
+		{"--emulated-version=1.36.1", "", "", "--emulated-version: patch version not allowed, got: kube=1.36.1", false},
+		{"--emulated-version=1.36 --emulated-version=kube=1.35", "", "", "--emulated-version: duplicate version flag, kube=1.36 and kube=1.35", false},
+		{"--emulated-version=wardle=1.36", "", "", "--emulated-version: component not registered: wardle", false},
+		{"--emulated-version=latest", "", "", `--emulated-version: could not parse "latest" as version`, false},
+	} {
+		o, f := flags()
+		if err := f.Parse(strings.Fields(c.flags)); err != nil {
+			t.Fatal(err)
+		}
+		components, kube, gates := basecompatibility.NewComponentGlobalsRegistry(), compatibility.DefaultBuildEffectiveVersion(), FeatureGates().DeepCopy()
+		if err := components.Register("kube", kube, gates); err != nil {
+			t.Fatal(err)
+		}
+		if err := setVersion(components, o.EmulatedVersion); err != nil || c.err != "" {
+			if err == nil || err.Error() != c.err {
+				t.Errorf("%s: got %v, want %s", c.flags, err, c.err)
+			}
+			continue
+		}
+		if kube.EmulationVersion().String() != c.emulated || kube.MinCompatibilityVersion().String() != c.minCompatibility {
+			t.Errorf("%s: got %v", c.flags, kube)
+		}
+		if gates.Enabled(features.DRADeviceTaints) != c.toleratesTaints {
+			t.Errorf("%s: DRADeviceTaints is %v", c.flags, !c.toleratesTaints)
 		}
 	}
 }

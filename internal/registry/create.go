@@ -94,9 +94,6 @@ func (wr *Writer) Insert(ctx context.Context, res *scheme.Resource, obj scheme.O
 	}
 	warning.AddWarning(ctx, "", warnings.DropAdmittedDuplicates(obj))
 	strategy.FillSystemFields(obj, wr.Store.Now())
-	if res.Generation {
-		obj.SetGeneration(1)
-	}
 	generated := obj.GetName() == "" && obj.GetGenerateName() != ""
 	if generated {
 		strategy.GenerateName(obj)
@@ -152,6 +149,9 @@ func typeTerminatingError(res *scheme.Resource, obj scheme.Object) error {
 // prepareNew sets the initial status of a new object and the other fields that clients cannot set.
 func prepareNew(ctx context.Context, res *scheme.Resource, obj scheme.Object) scheme.Object {
 	if res.Custom != nil {
+		if res.Generation {
+			obj.SetGeneration(1)
+		}
 		return res.Custom.Prepare(obj, nil, "")
 	}
 	strategy.PrepareForCreate(ctx, obj)

@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/warning"
 	"sigs.k8s.io/yaml"
 
@@ -322,6 +324,9 @@ func readDeleteOptions(w http.ResponseWriter, r *http.Request, rec *request.Requ
 	}
 	if strategy.OrphansByDefault(res) && res.Group == "batch" && res.Plural == "jobs" && options.PropagationPolicy == nil && options.OrphanDependents == nil {
 		warning.AddWarning(r.Context(), "", warnings.JobDeletionWarning)
+	}
+	if !utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion) {
+		options.IgnoreStoreReadErrorWithClusterBreakingPotential = nil
 	}
 	if errs := metavalidation.ValidateDeleteOptions(options); len(errs) > 0 {
 		return nil, apierror.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", errs)

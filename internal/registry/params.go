@@ -105,7 +105,7 @@ func (wr *Writer) mayReadParams(user *request.User, use paramUse) string {
 
 // policyParams returns the paramKind of a binding's policy.
 func (wr *Writer) policyParams(use paramUse) (kind *admissionv1.ParamKind, found bool) {
-	row := wr.Types.Lookup(admissionv1.GroupName, "v1", use.policies)
+	row := scheme.Stable(admissionv1.GroupName, use.policies)
 	rec, err := wr.Store.Get(row.Key("", use.policy))
 	if err != nil {
 		return nil, false

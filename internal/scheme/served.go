@@ -11,6 +11,7 @@ package scheme
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,6 +20,11 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	storagemigrationv1 "k8s.io/api/storagemigration/v1"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/component-base/featuregate"
+	"k8s.io/kubernetes/pkg/features"
 )
 
 const (
@@ -31,32 +37,33 @@ const (
 // Optional contains the rows that are off by default. Their lifecycles are those of k8s.io/api.
 var Optional = slices.Concat(
 	GroupVersion(certificates, "v1beta1",
-		older[certificatesv1.ClusterTrustBundle](0, certificates, "clustertrustbundles", "", 37).replacedByStable()),
+		older[certificatesv1.ClusterTrustBundle](0, certificates, "clustertrustbundles", "", 33, 37).replacedByStable()),
 	GroupVersion(registration, "v1beta1",
-		older[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|HasGeneration, registration, "mutatingadmissionpolicies", "", 37).replacedByStable(),
-		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|HasGeneration, registration, "mutatingadmissionpolicybindings", "", 37).replacedByStable()),
+		older[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|HasGeneration, registration, "mutatingadmissionpolicies", "", 34, 37).replacedByStable(),
+		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|HasGeneration, registration, "mutatingadmissionpolicybindings", "", 34, 37).replacedByStable()),
 	GroupVersion(registration, "v1alpha1",
-		older[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|HasGeneration, registration, "mutatingadmissionpolicies", "", 35),
-		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|HasGeneration, registration, "mutatingadmissionpolicybindings", "", 35).
+		older[admissionregistrationv1.MutatingAdmissionPolicy](InExtensions|HasGeneration, registration, "mutatingadmissionpolicies", "", 32, 35),
+		older[admissionregistrationv1.MutatingAdmissionPolicyBinding](InExtensions|HasGeneration, registration, "mutatingadmissionpolicybindings", "", 32, 35).
 			defaulting(denyMissingParams)),
 	GroupVersion(devices, "v1beta2",
-		older[resourcev1.DeviceClass](HasGeneration, devices, "deviceclasses", "", 36),
-		older[resourcev1.DeviceTaintRule](HasGeneration, devices, "devicetaintrules", "status", 39),
-		older[resourcev1.ResourceClaim](Namespaced, devices, "resourceclaims", "status", 36),
-		older[resourcev1.ResourceClaimTemplate](Namespaced, devices, "resourceclaimtemplates", "", 36),
-		older[resourcev1.ResourceSlice](HasGeneration, devices, "resourceslices", "", 36)),
+		older[resourcev1.DeviceClass](HasGeneration, devices, "deviceclasses", "", 33, 36),
+		older[resourcev1.DeviceTaintRule](HasGeneration, devices, "devicetaintrules", "status", 36, 39),
+		older[resourcev1.ResourceClaim](Namespaced, devices, "resourceclaims", "status", 33, 36),
+		older[resourcev1.ResourceClaimTemplate](Namespaced, devices, "resourceclaimtemplates", "", 33, 36),
+		older[resourcev1.ResourceSlice](HasGeneration, devices, "resourceslices", "", 33, 36)),
 	GroupVersion(devices, "v1alpha3",
-		older[resourcev1.DeviceTaintRule](HasGeneration, devices, "devicetaintrules", "status", 36)),
+		older[resourcev1.DeviceTaintRule](HasGeneration, devices, "devicetaintrules", "status", 33, 36)),
 	GroupVersion(migration, "v1beta1",
-		older[storagemigrationv1.StorageVersionMigration](0, migration, "storageversionmigrations", "status", 37).replacedByStable()),
+		older[storagemigrationv1.StorageVersionMigration](0, migration, "storageversionmigrations", "status", 35, 37).replacedByStable()),
 )
 
-// older returns the row of a version with the same fields as the stable version. deprecated is
-// the minor version that deprecates it; it is removed three minor versions later.
-func older[Stable any](traits Trait, group, names, subresources string, deprecated int) *Resource {
+// older returns the row of a version with the same fields as the stable version. introduced and
+// deprecated are minor versions; the version is removed three minor versions after deprecated.
+func older[Stable any](traits Trait, group, names, subresources string, introduced, deprecated int) *Resource {
 	t := reflect.TypeFor[Stable]()
 	res := Row[Stable](traits, names, subresources).storedIn(group, &Conversion{wire: t, stored: t})
 	res.Deprecation = &Deprecation{Deprecated: [2]int{1, deprecated}, Removed: [2]int{1, deprecated + 3}}
+	res.Introduced = introduced
 	return res
 }
 
@@ -118,6 +125,58 @@ func Served(config []string) ([]*Resource, error) {
 		}
 	}
 	return rows, nil
+}
+
+// EffectiveVersion returns the version of Kubernetes that the server emulates. By default, this is its
+// own version. It belongs to the process, like the feature gates, and package options sets it.
+func EffectiveVersion() basecompatibility.EffectiveVersion {
+	return compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
+}
+
+// ServedBy returns the rows that kube-apiserver serves if it emulates a minor version. It omits the
+// types that were introduced later, the types that were removed before or in that version, and the
+// types whose feature gate is disabled. config contains the entries of --runtime-config. An entry
+// that enables a later type is an error, as in kube-apiserver.
+func ServedBy(minor int, rows []*Resource, config []string) ([]*Resource, error) {
+	var served []*Resource
+	versions := map[string]bool{} // whether a type of the group version is served
+	for _, res := range rows {
+		switch {
+		case res.Deprecation.removedIn(minor), isDisabled(res):
+			continue
+		case res.Introduced <= minor:
+			served, versions[res.APIVersion()] = append(served, res), true
+		case enables(config, res.APIVersion()+"/"+res.Plural):
+			return nil, fmt.Errorf("cannot enable resource %s/%s, Resource=%s in runtime-config because it is introduced at 1.%d after the current version 1.%d",
+				res.Group, res.Version, res.Plural, res.Introduced, minor)
+		default:
+			versions[res.APIVersion()] = versions[res.APIVersion()]
+		}
+	}
+	for _, version := range slices.Sorted(maps.Keys(versions)) {
+		if !versions[version] && enables(config, version) {
+			return nil, fmt.Errorf("cannot enable version %s in runtime-config because all the resources have been introduced after the current version 1.%d", version, minor)
+		}
+	}
+	return served, nil
+}
+
+// gates contains the feature gates without which a type is not served, by plural name. They are
+// enabled by default in 1.37.
+var gates = map[string]featuregate.Feature{"clustertrustbundles": features.ClusterTrustBundle, "storageversionmigrations": features.StorageVersionMigrator}
+
+// isDisabled reports whether the feature gate of a type is disabled.
+func isDisabled(res *Resource) bool {
+	gate, ok := gates[res.Plural]
+	return ok && !utilfeature.DefaultFeatureGate.Enabled(gate)
+}
+
+// enables reports whether --runtime-config names a version or a resource and enables it.
+func enables(config []string, name string) bool {
+	return slices.ContainsFunc(config, func(entry string) bool {
+		entry = strings.TrimSpace(entry)
+		return entry == name || entry == name+"=true"
+	})
 }
 
 // checkRuntimeConfigName rejects entries without a version and entries with an unknown group. The

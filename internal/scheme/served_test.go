@@ -65,6 +65,9 @@ func TestOptionalVersionsAreAsTheirTypesSay(t *testing.T) {
 		if want := lifecycleOf(reflect.New(own).Interface()); *want != *res.Deprecation {
 			t.Errorf("%s %s has the lifecycle %v, want %v", res.APIVersion(), res.Kind, *res.Deprecation, *want)
 		}
+		if want := introducedIn(reflect.New(own).Interface()); want != res.Introduced {
+			t.Errorf("%s %s was introduced in %d, want %d", res.APIVersion(), res.Kind, res.Introduced, want)
+		}
 		stable := NewRegistry().Lookup(res.StorageGroup, "v1", res.Plural)
 		if stable == nil || stable.Base != res.Base || stable.Namespaced != res.Namespaced || stable.Generation != res.Generation {
 			t.Errorf("%s %s is stored as nothing that is", res.APIVersion(), res.Kind)
@@ -118,6 +121,42 @@ func TestServed(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s: %s, want %s", config, got, want)
+		}
+	}
+}
+
+// TestServedBy names the types that differ from one version to the next. The errors are kube-apiserver's.
+func TestServedBy(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		minor        int
+		config, want string
+	}{
+		{37, "", "certificates.k8s.io/v1/clustertrustbundles admissionregistration.k8s.io/v1/mutatingadmissionpolicies"},
+		{36, "", "admissionregistration.k8s.io/v1/mutatingadmissionpolicies"},
+		{35, "", ""},
+		{24, "", "policy/v1beta1/poddisruptionbudgets"},
+		{36, "api/all", "admissionregistration.k8s.io/v1/mutatingadmissionpolicies certificates.k8s.io/v1beta1/clustertrustbundles"},
+		{35, "certificates.k8s.io/v1beta1=true", "certificates.k8s.io/v1beta1/clustertrustbundles"},
+		{36, "certificates.k8s.io/v1/clustertrustbundles", "cannot enable resource certificates.k8s.io/v1, Resource=clustertrustbundles in runtime-config because it is introduced at 1.37 after the current version 1.36"},
+		{36, "storagemigration.k8s.io/v1=true", "cannot enable version storagemigration.k8s.io/v1 in runtime-config because all the resources have been introduced after the current version 1.36"},
+	} {
+		config := strings.Fields(c.config)
+		rows, err := Served(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, err = ServedBy(c.minor, rows, config)
+		var served []string
+		for _, res := range rows {
+			switch name := res.APIVersion() + "/" + res.Plural; name {
+			case "certificates.k8s.io/v1/clustertrustbundles", "admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
+				"certificates.k8s.io/v1beta1/clustertrustbundles", "policy/v1beta1/poddisruptionbudgets":
+				served = append(served, name)
+			}
+		}
+		if got := strings.Join(served, " "); err == nil && got != c.want || err != nil && err.Error() != c.want {
+			t.Errorf("1.%d, %q: got %q and %v, want %q", c.minor, c.config, got, err, c.want)
 		}
 	}
 }

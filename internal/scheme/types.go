@@ -229,6 +229,7 @@ type Resource struct {
 	Prefix           string        // `"kind":"Pod","apiVersion":"v1",` precedes the stored members in responses
 	Base             string        // `//pods/` is the common prefix of the resource's keys
 	Deprecation      *Deprecation  // nil if the type is not deprecated
+	Introduced       int           // minor version of Kubernetes that introduced the type; 0 for custom resources
 
 	// Schema returns the OpenAPI v3 schema of a custom resource. nil means that any object is
 	// valid. SchemaTag changes with the schema.
@@ -328,8 +329,11 @@ const (
 func MinorVersion() [2]int { return [2]int{1, kubernetesMinor} }
 
 // IsRemoved reports whether the type is not served by kube-apiserver any more.
-func (d *Deprecation) IsRemoved() bool {
-	return d != nil && d.Removed[0] == 1 && d.Removed[1] <= kubernetesMinor
+func (d *Deprecation) IsRemoved() bool { return d.removedIn(kubernetesMinor) }
+
+// removedIn reports whether a minor version of kube-apiserver does not serve the type any more.
+func (d *Deprecation) removedIn(minor int) bool {
+	return d != nil && d.Removed[0] == 1 && d.Removed[1] <= minor
 }
 
 // A Conversion converts between a served version and the storage version. Bodies are decoded into
@@ -363,7 +367,7 @@ func rowOf(t reflect.Type, traits Trait, names, subresources string) *Resource {
 	res := &Resource{
 		Kind: t.Name(), Plural: words[0], Singular: strings.ToLower(t.Name()), ShortNames: words[1:], GoType: t,
 		Namespaced: traits&Namespaced != 0, Generation: traits&HasGeneration != 0, Virtual: traits&(createOnly|readOnly) != 0,
-		Verbs: verbsOf(traits), Deprecation: lifecycleOf(reflect.New(t).Interface()),
+		Verbs: verbsOf(traits), Deprecation: lifecycleOf(reflect.New(t).Interface()), Introduced: introducedIn(reflect.New(t).Interface()),
 	}
 	if traits&inAll != 0 {
 		res.Categories = []string{"all"}
@@ -429,6 +433,16 @@ func lifecycleOf(goType any) *Deprecation {
 		d.ReplacementGroup, d.ReplacementVersion, d.Replaced = gvk.Group, gvk.Version, gvk.Kind
 	}
 	return d
+}
+
+// introducedIn returns the minor version that introduced a type, or 0 if the type does not declare
+// it.
+func introducedIn(goType any) int {
+	if dated, ok := goType.(interface{ APILifecycleIntroduced() (int, int) }); ok {
+		_, minor := dated.APILifecycleIntroduced()
+		return minor
+	}
+	return 0
 }
 
 // storedIn declares that the row's objects are stored in another group or version.
@@ -646,6 +660,13 @@ func groupRank(group string) int {
 // served.
 func (reg *Registry) Lookup(group, version, plural string) *Resource {
 	return reg.Current.Load().byPath[resourcePath{group, version, plural}]
+}
+
+// Stable returns the row of a built-in type at version v1, even if it is not served because the
+// server emulates an earlier version of Kubernetes. The store may contain objects of the type.
+func Stable(group, plural string) *Resource {
+	i := slices.IndexFunc(Builtins, func(res *Resource) bool { return res.Group == group && res.Version == "v1" && res.Plural == plural })
+	return Builtins[i]
 }
 
 // All returns every served resource in discovery order: the preferred version of a group first.

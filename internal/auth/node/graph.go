@@ -270,7 +270,7 @@ type liveGraph struct {
 func newLiveGraph(st *store.Store, types *scheme.Registry, read func(error)) *liveGraph {
 	l := &liveGraph{store: st, read: read, kinds: []*scheme.Resource{types.Lookup("", "v1", "pods"), types.Lookup("", "v1", "persistentvolumes"),
 		types.Lookup(storagev1.GroupName, "v1", "volumeattachments"), types.Lookup(resourcev1.GroupName, "v1", "resourceslices"),
-		types.Lookup(certificatesv1.GroupName, "v1", "podcertificaterequests")}}
+		scheme.Stable(certificatesv1.GroupName, "podcertificaterequests")}}
 	l.log = l.follow()
 	return l
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/tidwall/gjson"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"apilet/internal/cel/matching"
 	"apilet/internal/scheme"
@@ -70,6 +72,9 @@ func (p *Policies) validatingLocked(before map[string]*programs) (found []*polic
 }
 
 func (p *Policies) mutatingLocked(before map[string]*programs) (found []*policy, err error) {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.MutatingAdmissionPolicy) {
+		return nil, nil
+	}
 	bindings := map[string][]*binding{}
 	err = p.each("mutatingadmissionpolicybindings", func(obj scheme.Object, _ string) {
 		b := obj.(*admissionv1.MutatingAdmissionPolicyBinding)
@@ -111,7 +116,7 @@ func (p *Policies) keepLocked(before map[string]*programs, key, spec string) *pr
 // each calls visit for all stored objects of a resource, sorted by name. spec is the JSON
 // representation of the object's spec.
 func (p *Policies) each(plural string, visit func(obj scheme.Object, spec string)) error {
-	res := p.Types.Lookup(admissionv1.GroupName, "v1", plural)
+	res := scheme.Stable(admissionv1.GroupName, plural)
 	for rec, err := range p.Store.All(store.Span{Prefix: res.KeyPrefix(""), SkipDamaged: true}) {
 		if err != nil {
 			return err

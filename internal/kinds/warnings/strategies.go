@@ -9,23 +9,29 @@ import (
 	"crypto/tls"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	jobwarnings "k8s.io/kubernetes/pkg/api/job"
 	persistentvolumewarnings "k8s.io/kubernetes/pkg/api/persistentvolume"
 	claimwarnings "k8s.io/kubernetes/pkg/api/persistentvolumeclaim"
 	podwarnings "k8s.io/kubernetes/pkg/api/pod"
 	servicewarnings "k8s.io/kubernetes/pkg/api/service"
+	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 	"k8s.io/kubernetes/pkg/apis/apps"
 	"k8s.io/kubernetes/pkg/apis/batch"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/discovery"
 	"k8s.io/kubernetes/pkg/apis/networking"
 	"k8s.io/kubernetes/pkg/apis/resource"
+	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
 
 	"apilet/internal/kinds/strategy"
 )
@@ -105,7 +111,7 @@ func onStatus(ctx context.Context, obj, old runtime.Object) (texts []string) {
 }
 
 // always returns the warnings that do not depend on the old object.
-func always(obj runtime.Object) []string {
+func always(obj runtime.Object) (texts []string) {
 	switch o := obj.(type) {
 	case *core.Service:
 		return servicewarnings.GetWarningsForService(o, nil)
@@ -125,8 +131,43 @@ func always(obj runtime.Object) []string {
 		if driver := o.Spec.Driver; driver != strings.ToLower(driver) {
 			return []string{fmt.Sprintf("spec.driver: driver names should be lowercase; %q contains uppercase characters", driver)}
 		}
+	case *admissionregistration.MutatingWebhookConfiguration:
+		for i := range o.Webhooks {
+			texts = append(texts, excludedReviews(i, o.Webhooks[i].Rules)...)
+		}
+	case *admissionregistration.ValidatingWebhookConfiguration:
+		for i := range o.Webhooks {
+			texts = append(texts, excludedReviews(i, o.Webhooks[i].Rules)...)
+		}
 	}
-	return nil
+	return texts
+}
+
+// excludedReviews returns a warning for each resource that a rule names and for which webhooks are
+// not called. It ignores rules with wildcards, which may be meant for other resources.
+func excludedReviews(webhook int, rules []admissionregistration.RuleWithOperations) (texts []string) {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.ExcludeAdmissionWebhookVirtualResources) {
+		return nil
+	}
+	for i := range rules {
+		groups, resources := rules[i].APIGroups, rules[i].Resources
+		if slices.Contains(groups, "*") || slices.Contains(resources, "*") {
+			continue
+		}
+		excluded := exclusion.Excluded()
+		for _, group := range groups {
+			for _, resource := range resources {
+				at := slices.Index(excluded, schema.GroupResource{Group: group, Resource: resource})
+				if at < 0 {
+					continue
+				}
+				texts = append(texts, fmt.Sprintf("%s: %s is excluded from admission webhooks; this rule will have no effect",
+					field.NewPath("webhooks").Index(webhook).Child("rules").Index(i), excluded[at]))
+				excluded = slices.Delete(excluded, at, at+1) // at most one warning for each resource
+			}
+		}
+	}
+	return texts
 }
 
 func templatePath() *field.Path { return field.NewPath("spec", "template") }
