@@ -225,8 +225,9 @@ func (s *NamespaceReconciler) Run(ctx context.Context) error {
 	return nil
 }
 
-// incomplete returns the namespaces with relevant changes in the log. It returns all namespaces if
-// the log does not contain all changes.
+// incomplete returns the namespaces whose default objects were deleted or changed according to the
+// log. It returns all namespaces on the first call, and when the log no longer contains all changes
+// since the last call.
 func (s *NamespaceReconciler) incomplete(ctx context.Context, log *store.Follower) ([]string, error) {
 	var unread error
 	lacking := map[string]bool{}

@@ -44,7 +44,8 @@ func CheckQuantity(text string) error {
 	return nil
 }
 
-// checkQuantities returns an error if JSON must not be decoded into a Go type.
+// checkQuantities returns an error if t contains a resource.Quantity whose value in the JSON
+// document would take too long to process.
 func checkQuantities(doc []byte, t reflect.Type) error {
 	places := quantitiesIn(t)
 	if places == nil || !hasLargeNumber(doc) {
@@ -53,7 +54,7 @@ func checkQuantities(doc []byte, t reflect.Type) error {
 	return places.check(gjson.ParseBytes(doc))
 }
 
-// checkWireQuantities returns an error if protobuf must not be decoded into a Go type.
+// checkWireQuantities is like checkQuantities for a document in protobuf.
 func checkWireQuantities(wire []byte, t reflect.Type) error {
 	places := quantitiesIn(t)
 	if places == nil || !hasLargeNumber(wire) {

@@ -57,7 +57,8 @@ type countingValidator struct {
 	all *errorCounter
 }
 
-// Validate drops warnings, because they are not used but also compared with each other.
+// Validate drops the warnings of the result. They are not used, but the library would spend time on
+// comparing them with each other.
 func (c *countingValidator) Validate(value any) *validate.Result {
 	before := c.all.found
 	if before >= mistakesMax {

@@ -109,7 +109,8 @@ func (p *Providers) Encrypts(key string) bool {
 	return c != nil && c.encrypts()
 }
 
-// Seal encrypts a document. It returns nil if the document is stored unencrypted.
+// Seal encrypts a document. key is the key of the object in the store, whose resource selects the
+// provider. Seal returns nil if documents of the resource are stored unencrypted.
 func (p *Providers) Seal(key string, json []byte) ([]byte, error) {
 	return p.sealAs(value{}, key, json)
 }

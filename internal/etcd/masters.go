@@ -74,7 +74,8 @@ func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(c
 	}
 }
 
-// await waits until a server is added or removed, ctx ends, or the given time has passed.
+// await waits until the address of a server is added to etcd or removed from it, ctx ends, or the
+// given time has passed.
 func (a *registration) await(ctx context.Context, most time.Duration) {
 	late := time.NewTimer(most)
 	defer late.Stop()

@@ -339,7 +339,9 @@ func (c *comparison) wholes(at int, p *plan, was, is reflect.Value) {
 	}
 }
 
-// structs compares two structs member by member. If there are no members, the struct is a leaf.
+// structs compares two structs member by member. Members that omitempty or omitzero omits are
+// missing. If all members of both structs are missing, the encoded values are {} or null. In this
+// case, the struct itself is marked as changed if one is {} and the other is null.
 func (c *comparison) structs(at int, p *plan, was, is reflect.Value) {
 	nullWas, nullIs := isNull(was), isNull(is)
 	if nullWas {

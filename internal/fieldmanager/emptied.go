@@ -85,8 +85,8 @@ func (r *restorer) restore(at smd.TypeRef, merged, wanted, live any) {
 	}
 }
 
-// emptyLike returns an empty map if the first container is a map, or an empty list if it is a
-// list.
+// emptyLike searches the values for the first map or list. It returns an empty map or an empty list
+// accordingly, or nil if there is no map or list.
 func emptyLike(values ...any) any {
 	for _, v := range values {
 		switch v.(type) {

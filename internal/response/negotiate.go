@@ -185,8 +185,8 @@ func (c AcceptClause) transform(format scheme.BodyFormat, o Offer) (m MediaType,
 	return m, group == metav1.GroupName && (m.Version == "v1" || m.Version == "v1beta1") && slices.Contains(o.as, m.As)
 }
 
-// Check returns a 406 error if the client asks for the list form of a single object, or for the
-// object form of a list.
+// Check returns a 406 error if the Accept header requests PartialObjectMetadataList for a single
+// object, or PartialObjectMetadata for a list.
 func (m MediaType) Check(res *scheme.Resource, isList bool) error {
 	shape := ""
 	switch {

@@ -55,8 +55,10 @@ func Parse(labelText, fieldText string) (t Terms, err error) {
 	return t, nil
 }
 
-// Compile prepares the terms for the collection that a request refers to. It returns a 400 if the
-// type cannot be selected by one of the fields.
+// Compile returns a Matcher for the objects of type res in the namespace of the request. If the
+// request is for a single name, the Matcher also requires this name. Compile returns a 400 if the
+// type does not support a field of the field selector, or if the field selector does not require
+// the name.
 func (t Terms) Compile(res *scheme.Resource, info *request.Info) (Matcher, error) {
 	m := Matcher{namespace: res.Scope(info.Namespace), labels: t.labels}
 	m.Prefix = res.KeyPrefix(m.namespace)

@@ -112,7 +112,8 @@ func cutStamp(b []byte) (time int64, author AuthorID, rest []byte, ok bool) {
 	return time, AuthorID(id), b[6+n:], true
 }
 
-// flagsOf returns the flags that a record and the entry of its key have in common.
+// flagsOf returns the flags that are stored both in a record and in the keyState of its key. They
+// mark tombstones and objects that are being deleted.
 func flagsOf(r *Record) (flags byte) {
 	if r.Deleted {
 		flags |= flagTombstone

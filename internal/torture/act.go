@@ -389,8 +389,8 @@ func (r *run) seesBookmarksAlone() *tricks {
 	}}
 }
 
-// later returns a channel that is closed after the given duration. Until then, the run is not
-// considered to be quiet, and the timeout is suspended.
+// later returns a channel that is closed after the given duration. Until then, isQuiet returns
+// false even if the controller does not write, and settle does not count the time (--patience).
 func (r *run) later(most time.Duration) <-chan struct{} { return after(most, &r.pending) }
 
 // after returns a channel that is closed after the given duration. The counter is incremented until

@@ -425,8 +425,10 @@ func (t *trackedType) growth(c *trackedLimit, w *Write, now time.Time) usage {
 	return after.growth(t.usageUnder(c, w.Old, now))
 }
 
-// checkRoom returns an error if the limit has no room. With others, the amounts promised to other
-// writes, it returns errReserved, because those writes may fail.
+// checkRoom returns an error if the current usage, taken and others together exceed the limit.
+// others are amounts that are reserved for other writes. If any are given, the error is
+// errReserved, because the other writes may fail and release their amounts. Otherwise the error
+// rejects the write. Reserved amounts never cause a dry run to fail.
 func (lim *limit) checkRoom(w *Write, taken usage, others ...usage) error {
 	var exceeded []corev1.ResourceName
 	for name, q := range taken {

@@ -147,8 +147,10 @@ func (f *Folder) decideAuthority(own, theirs *KeyPair) (next []byte, err error) 
 	return json.Marshal(v)
 }
 
-// choose selects the authority that this server uses, by the table above. tell reports whether the
-// shared value should be set to it. choose renews a certificate that expires soon.
+// choose selects the authority that this server uses, by the table at the top of this file. own is
+// the authority in the folder, and theirs is the shared value in etcd; each may be nil. tell
+// reports whether the shared value should be set to use. If the certificate of the selected
+// authority expires soon, choose renews it with the same key.
 func (f *Folder) choose(own, theirs *KeyPair) (use *KeyPair, tell bool, err error) {
 	switch {
 	case own == nil && theirs == nil:

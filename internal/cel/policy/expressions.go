@@ -100,8 +100,9 @@ func (p *programs) forget(now time.Time) {
 	}
 }
 
-// compile compiles all expressions. If an expression does not compile, an error is returned when
-// it is evaluated. It may have been stored by a later version of the server.
+// compile compiles all expressions of a policy. It returns an error only if the compiler cannot be
+// created. An invalid expression is not an error here, because the policy may have been stored by a
+// later version of the server. Its evaluation returns the error.
 func compile(policy *policy) (*compiled, error) {
 	scope, err := compilerFor(policy.variables)
 	if err != nil {

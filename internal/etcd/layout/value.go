@@ -200,8 +200,9 @@ func encrypted(value []byte) error {
 		strings.ToValidUTF8(strings.Join(how[:min(len(how), 5)], ":"), "?"))
 }
 
-// standIn returns a valid JSON object that contains the given reason. It cannot be decoded because
-// its creation time is out of range.
+// standIn returns the document that replaces an unreadable object. It is valid JSON with the name
+// of the object and the reason. Its creation time is intentionally out of range, so that decoding
+// it fails.
 func standIn(namespace, name string, why error) Document {
 	meta := `{"metadata":{"name":` + quoted(name)
 	if namespace != "" {

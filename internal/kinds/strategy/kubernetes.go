@@ -40,8 +40,8 @@ var ImportedStrategies = sync.OnceValue(func() map[reflect.Type]ImportedStrategy
 	return all
 })
 
-// imported returns the row of a type T with an imported strategy. status is nil for types without
-// a status subresource.
+// imported returns the row of the table in table.go for type T. object is a strategy imported from
+// Kubernetes, and status is the strategy of the status subresource, or nil if there is none.
 func imported[T runtime.Object](object Strategy, status rest.RESTUpdateStrategy) *strategy {
 	row := &strategy{
 		goType:              reflect.TypeFor[T](),

@@ -195,7 +195,8 @@ func goForm(v any) any {
 
 type goValue struct{ reflect.Value }
 
-// MarshalJSON encodes the fields of a struct in the order in which they are declared.
+// MarshalJSON encodes a struct of k8s.io/api with the Go names of its fields instead of their JSON
+// names, and includes empty fields. Error messages of Kubernetes contain values in this form.
 func (g goValue) MarshalJSON() ([]byte, error) {
 	switch v := g.Value; {
 	case v.Kind() == reflect.Pointer && !v.IsNil():

@@ -18,7 +18,8 @@ const (
 	maxPathBytes   = 4 << 20 // bytes of all compared paths
 )
 
-// costly reports whether the warnings about the Pods that obj is or makes take too long to compute.
+// costly reports whether the warnings about obj take too long to compute. Only Pods and objects
+// with a Pod template can be costly. The constants above are the limits.
 func costly(obj runtime.Object) bool {
 	spec := internalversion.PodSpecOf(obj)
 	return spec != nil && (portComparisons(spec) > maxComparisons || !comparablePaths(spec.Volumes))

@@ -63,8 +63,10 @@ func MustWrite(t testing.TB, st *store.Store, op store.ChangeOp, key string, exp
 	return rec
 }
 
-// VerifyAcked reads the log from CompactRev on and checks that no revision is missing and that each
-// has the key that was acknowledged for it.
+// VerifyAcked checks the file and reads the log from the oldest available revision on. It ends the
+// test if a revision is missing, or if a revision in acked has another key than in acked. The log
+// may contain revisions that are not in acked, because a process can be killed before it
+// acknowledges a write.
 func VerifyAcked(t testing.TB, path string, acked map[int64]string) {
 	t.Helper()
 	if rep, err := store.Check(path); err != nil || len(rep.Problems) > 0 {
