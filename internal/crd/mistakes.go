@@ -51,7 +51,7 @@ func (m *errorCounter) bound(o *validate.SchemaValidatorOptions) {
 	}
 }
 
-// A counted validator does nothing if there are already enough errors.
+// A countingValidator does nothing if there are already enough errors.
 type countingValidator struct {
 	validate.ValueValidator
 	all *errorCounter

@@ -33,7 +33,7 @@ const (
 	leaveWithin   = 3 * time.Second // less than the time that a stopping server waits for its goroutines
 )
 
-// An announcement is used to register the address of this server in etcd.
+// A registration is used to register the address of this server in etcd.
 type registration struct {
 	*Cluster
 	own   netip.Addr

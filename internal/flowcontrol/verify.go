@@ -12,7 +12,7 @@ func (l *Level) verifyLocked() {
 	l.verifyTurnsLocked()
 	executing, seats := 0, 0
 	for t := l.running.first; t != nil; t = t.next {
-		if l.verify(t.state == isExecuting, "a request that runs is in state %d", t.state); !t.lent {
+		if l.verify(t.state == isExecuting, "a request that runs is in state %d", t.state); !t.yielded {
 			executing, seats = executing+1, seats+t.width
 		}
 	}
@@ -31,8 +31,8 @@ func (l *Level) verifyQueuesLocked() {
 		}
 		waiting, seats = waiting+q.waiting, seats+q.seats
 		l.verify(q.index == i, "queue %d has place %d", q.index, i)
-		l.verify(q.waiting >= 0 && q.running >= 0 && q.held >= 0 && q.work >= 0 && q.tickets >= q.waiting+q.running,
-			"queue %d has %d tickets, %d wait and %d run; %d seats", i, q.tickets, q.waiting, q.running, q.held)
+		l.verify(q.waiting >= 0 && q.running >= 0 && q.heldSeats >= 0 && q.work >= 0 && q.tickets >= q.waiting+q.running,
+			"queue %d has %d tickets, %d wait and %d run; %d seats", i, q.tickets, q.waiting, q.running, q.heldSeats)
 	}
 	l.verify(waiting == l.waiting && seats == l.waitingSeats, "%d requests of %d seats wait in queues, and %d of %d are counted", waiting, seats, l.waiting, l.waitingSeats)
 }

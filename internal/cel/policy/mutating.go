@@ -71,7 +71,7 @@ type invocation struct {
 
 func (i *invocation) key() invocationKey { return invocationKey{i.policy.name, i.b.name, i.param.name} }
 
-// A complaint is the reason why a policy rejects the write or could not run.
+// A policyFailure is the reason why a policy rejects the write or could not run.
 type policyFailure struct {
 	policy *policy
 	b      *binding // nil if it concerns the whole policy
