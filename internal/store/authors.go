@@ -25,10 +25,11 @@ package store
 // can create a thousand. If a compaction finds the table half full, it checks which authors the
 // remaining records refer to and deletes the others.
 //
-// The time of a record is the time when its commit started. If the clock is set back by less than a
-// minute, the times do not decrease. If it is set back by more, new records use the new time. When
-// a replica is filled, its records have no time and no author. If another server writes to the same
-// cluster later, the record has no author, and its time is when the change arrived.
+// The time in a record is the start of the commit. If the clock is set back by less than a minute,
+// the times do not decrease. If it is set back by more, new records use the new time. Records do
+// not contain a time or an author if they were written while filling a replica. If a change was
+// made by another server in the cluster, the record does not contain an author. In this case the
+// time is set when the change arrives.
 
 import (
 	"errors"
@@ -47,7 +48,7 @@ const (
 	authorsMax    = 2048           // maximum number of authors in the table
 	authorsSweep  = authorsMax / 2 // number of authors from which compaction looks for unused ones
 	authorsEvery  = time.Hour      // minimum time between two such searches
-	restShare     = 4              // a user can have at most 1/restShare of the free entries
+	restShare     = 4              // a user can use up to 1/restShare of the free entries
 	clockSlack    = time.Minute
 	otherAuthor   = "other"
 	accountPrefix = "system:serviceaccount:" // followed by NAMESPACE:NAME
@@ -58,8 +59,8 @@ type authorTable struct {
 	mu       sync.RWMutex              // guards the fields below
 	byNumber map[AuthorID]*authorEntry // all authors by number
 	ids      map[Author]*authorEntry   // all authors by content
-	// counts is the number of authors in each share. If the party is empty, it is the number of all
-	// authors in the room.
+	// counts contains the number of authors in each share. If the party is empty, all authors in
+	// the room are counted.
 	counts map[share]int
 	last   AuthorID // highest number used
 }
@@ -70,8 +71,8 @@ type share struct {
 	party string // user or system:serviceaccount:NAMESPACE
 }
 
-// rooms contains the limits for authors with a user agent, for authors without one, and for
-// namespaces of service accounts.
+// rooms defines how many authors can be stored with a user agent, without a user agent, and as a
+// namespace of service accounts.
 var rooms = [...]int{authorsMax - 640, 512, 128}
 
 type authorEntry struct {

@@ -2,10 +2,10 @@ package store
 
 // This file defines records and the event log, from which watchers read.
 //
-// Watchers pull. Each watcher remembers the last revision that it has seen and then reads the
-// events after it. Watchers do not have queues, so a slow watcher does not use more memory than a
-// fast one. In this example pods and leases are written in turn, the ring has four slots, and a
-// watcher of leases is at revision 4:
+// Watchers pull. A watcher keeps track of the last revision that it has received and reads all
+// events after that revision. Since there is no queue for each watcher, slow watchers do not need
+// more memory than fast ones. In this example pods and leases are written in turn, the ring has
+// four slots, and a watcher of leases is at revision 4:
 //
 //	slot        0      1      2      3       pods:   last 8
 //	event       8 pod  5 l.   6 l.   7 pod   leases: last 6
@@ -28,7 +28,7 @@ type Record struct {
 	Key       string // the resource's base, namespace and name
 	Rev       int64  // revision that wrote this version
 	CreateRev int64  // revision that created the object
-	PrevRev   int64  // revision of the replaced version, or 0 if there is none
+	PrevRev   int64  // revision of the replaced version or 0
 	Time      int64  // Unix time in milliseconds, or 0 if unknown
 	// Deleted is set if the record is a tombstone. In this case JSON is the last state of the
 	// object, with the revision of the tombstone.

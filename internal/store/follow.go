@@ -11,10 +11,10 @@ package store
 //	}
 //
 // The first result is a reset, and the reader must then discard its state. After the reset, the
-// reader receives all live objects in chunks. The objects are read at the same revision. Then the
+// reader receives all live objects in chunks. All objects are read at a single revision. Then the
 // reader receives all events after that revision. If the reader is slow, the log may be compacted
-// before it has been read. The log may also be damaged. In both cases the reader receives another
-// reset instead of an error. In this example a reader of pods is at revision 5 when the log is
+// before it has been read. The log may also be damaged. In both cases Next does not return an
+// error, but another reset. In this example a reader of pods is at revision 5 when the log is
 // compacted at 8:
 //
 //	Next   reset
@@ -38,8 +38,8 @@ import (
 )
 
 const (
-	// followMax is the maximum number of resources that can be followed. Wait has one case for each
-	// of them.
+	// followMax is the maximum number of resources that can be followed. The select statement in
+	// Wait has this many cases.
 	followMax    = 5
 	eventsAtOnce = 256 // maximum number of events that are read from the log at a time
 )
@@ -56,7 +56,7 @@ type Follower struct {
 	// len(resources) if the log is being read.
 	walking int
 	walk    Span // remaining live objects
-	// chunk is used to read live objects. The JSON of the events is stored in it.
+	// chunk is used to read live objects. It contains the JSON of the events.
 	chunk  *Chunk
 	events []Event
 }

@@ -1,7 +1,8 @@
 package store
 
 // This file implements an index that is used to find objects by the value of a field without
-// reading all objects. For example, each kubelet requests the Pods of its node.
+// reading all objects. For example, a kubelet uses it to list the Pods that are assigned to its
+// node.
 //
 //	pods := st.NewIndex("//pods/", "spec.nodeName")
 //	rev := st.Revision()
@@ -40,10 +41,10 @@ type Index struct {
 	log    *Follower
 	keys   map[string]map[string]struct{} // by value
 	former []formerKey                    // by revision
-	floor  int64                          // former only contains keys above this revision
+	floor  int64                          // oldest revision for which former is complete
 }
 
-// A formerKey is a key that was removed from the index because its value has changed.
+// A formerKey is a key that has been removed from the index, together with its old value.
 type formerKey struct {
 	rev        int64
 	value, key string

@@ -352,7 +352,7 @@ func (s *snapshot) upTo(key string, rev int64, most int) (rec Record, size int, 
 // A Span selects the objects that Store.Chunk reads: the keys with Prefix, beginning with Start (""
 // means the first), at revision Rev (0 means the newest, which is returned in Chunk.Rev). The
 // number of objects in a chunk is limited by Items (default 500). The size is limited by bytes
-// (default 256 KiB), but may be slightly larger.
+// (default 256 KiB), unless the first object is larger.
 type Span struct {
 	Prefix, Start string   // key prefix and first key
 	Rev           int64    // 0 means the newest

@@ -8,14 +8,14 @@ package store
 //
 // If a document is encrypted, all copies on the disk are also encrypted. This includes all versions
 // that have not been deleted by compaction, the tombstones, and the records in the log. Backups and
-// packed files contain the stored bytes, so they can be made without a key. The store does not
-// encrypt the keys, sizes, times, authors and flags of records.
+// packed files contain the stored bytes, so they can be made without a key. Note that the keys,
+// sizes, times, authors and flags of records are not encrypted.
 //
-// If a document cannot be decrypted, the read fails with ErrSealed. The error contains the key of
-// the document. It is not treated as damage, and the document is not deleted, because the
-// encryption key may become available later. Scans skip it like damage if Span.SkipDamaged is set,
-// and report it in Chunk.Sealed. Followers of a log with such a document get ErrCompacted, because
-// old versions may outlive their encryption keys. The history omits the change.
+// If a document cannot be decrypted, the read fails with ErrSealed. The key of the document is also
+// returned. This is not treated as damage, and the document is not deleted, because the encryption
+// key may become available later. Scans skip it like damage if Span.SkipDamaged is set, and report
+// it in Chunk.Sealed. Followers of a log with such a document get ErrCompacted, because old
+// versions may outlive their encryption keys. The history omits the change.
 //
 // Decryption may call a service. Therefore readers decrypt after their read transaction. The writer
 // decrypts the document that a change replaces if the event log does not contain it. In most cases,

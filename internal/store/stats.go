@@ -1,6 +1,6 @@
 package store
 
-// This file defines the metrics of a store.
+// This file defines the Stats type.
 
 import (
 	"slices"

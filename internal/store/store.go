@@ -1,7 +1,7 @@
 // Package store is a multi-version key-value store in a single bbolt file. It plays the role of
-// etcd's mvcc package (server/storage/mvcc) for kube-apiserver. Every version of an object is
-// stored under the revision that wrote it. Clients can read at any revision that is not compacted,
-// follow a log of events, and commit writes that are durable when Commit returns.
+// etcd's mvcc package (server/storage/mvcc) for kube-apiserver. Each version of an object is stored
+// with the revision of the write. Clients can read at any revision that is not compacted, follow a
+// log of events, and commit writes that are durable when Commit returns.
 //
 //	st, err := store.Open("apilet.db", store.Options{})
 //	doc := []byte(`{"metadata":{"name":"web","resourceVersion":""}}`) // RevAt is the offset between the quotes
@@ -50,10 +50,9 @@
 //     can skip the damage (Span.SkipDamaged).
 package store
 
-// This file describes the layout of the data file. The file contains all versions of all objects,
-// and each version is stored with its revision as the key. This is similar to the mvcc package of
-// etcd. The code in this package only handles keys, revisions and bytes. It does not depend on
-// Kubernetes.
+// This file describes the layout of the data file. The file contains all versions of all objects.
+// The key of each version is its revision. This is similar to the mvcc package of etcd. The code in
+// this package only handles keys, revisions and bytes. It does not depend on Kubernetes.
 //
 // The file contains four buckets. See layout.go for the encoding. Integers are big endian. CRCs are
 // CRC-32C.
@@ -107,9 +106,9 @@ package store
 // it. Then it walks revisions 1 to 4. Revision 3 supersedes 1, revision 4 supersedes 2, and
 // revision 4 is a tombstone itself. The compaction deletes 1, 2 and 4 in that order, in small
 // transactions between other writes, and records swept=4. Revisions 3 and 5 are not deleted.
-// Compaction always keeps the versions above its revision, and the newest version of each key below
-// that. Each step is idempotent. The cost depends on the number of writes since the last compaction
-// and not on the size of the store.
+// Revision 3 is the newest version of a at or below revision 4, and all versions above revision 4
+// are kept. Each step is idempotent. The cost depends on the number of writes since the last
+// compaction and not on the size of the store.
 //
 // A single goroutine writes. It takes all pending requests and checks the precondition of each
 // against the newest state, which includes earlier changes of the same batch. All changes of a
@@ -182,7 +181,7 @@ const (
 	backupRevBump = 1_000_000_000
 	// backupRevRate is also added for each second since the backup was created. It is higher than
 	// the maximum write rate. This ensures that the new revisions are not used by another server
-	// that was started from the same backup.
+	// that was started from the same backup at a different time.
 	backupRevRate = 100_000
 
 	maxCommitDelay = 2 * time.Millisecond

@@ -177,7 +177,7 @@ func (up *Maintenance) walkDead(s *snapshot, dead []deadRecord, after int64) ([]
 }
 
 // appendDead appends the records that can be deleted because they were replaced by the given
-// record. If the record itself is a tombstone, it is also appended. If the record is damaged, it is
+// record. If the given record is a tombstone, it is also appended. If the record is damaged, it is
 // ignored and will not be deleted.
 func appendDead(dead []deadRecord, s *snapshot, rev int64, b []byte, shared bool) []deadRecord {
 	r, key, err := decodeRecord(rev, b)
@@ -533,8 +533,8 @@ func (rep *Report) Problem(format string, args ...any) {
 	}
 }
 
-// Check checks all pages, records and keys of a file. The file must not be in use. An error is only
-// returned if the file cannot be checked. All findings are in the report.
+// Check verifies all pages, records and keys of a file. The file must not be in use. An error is
+// only returned if the file cannot be checked. All findings are in the report.
 func Check(path string) (rep Report, err error) { return CheckObjects(path, Inspection{}, nil) }
 
 // An Inspection selects additional checks of each live object.
