@@ -245,7 +245,7 @@ type Change struct {
 	Key    string // the resource's base, namespace and name; see package scheme
 	Expect int64  // OpUpdate, OpDelete: required newest revision of the key
 	Parent string // OpCreate: this key must be live and not deleting; "" means no check
-	// Type is like Parent, but it is the key of the type definition.
+	// Type is like Parent, but it is the key of the object's type definition.
 	Type     string
 	Deleting bool   // the new state carries a deletionTimestamp
 	JSON     []byte // must not be modified while the write is pending
