@@ -1,34 +1,35 @@
 package store
 
-// This file records the author and the time of each change. A record contains its time in
-// milliseconds and the number of an author. Together they take 7 bytes, or 8 bytes from the 128th
+// This file records the author and the time of each change. Each record contains the time in
+// milliseconds and the author's number. Together they take 7 bytes, or 8 bytes from the 128th
 // author on. The bucket authors maps the number to a user, a user agent, a verb, a subresource and,
-// if the request names one, a field manager. The entry is written in the transaction of the first
-// record that refers to it:
+// if the request names one, a field manager. The writer adds the entry in the same transaction as
+// the first record that uses it:
 //
 //	authors  key: the author's number, 4. The bucket's sequence is the last number used; numbers are never reused
 //	             0     4  CRC of the key and of all other bytes
 //	             4        user, agent, verb, subresource and manager, each after its length (uvarint)
 //
-// Clients choose their user agent and can send a different one with each request. Therefore the
-// table is bounded: texts are truncated, and the number of entries is limited. If an author does
-// not fit, the store records less detail, in these steps:
+// Clients choose their user agent and can send a different one with each request. To keep the table
+// small, the store truncates the texts and limits the number of entries. If an author does not fit,
+// the store records less detail, in these steps:
 //
 //	alice with kubectl/v1.36        1,408 entries  a user gets at most a quarter of the number left for all others
 //	alice with another program      512 entries    the same
 //	an account of namespace b       128 entries    the same
 //	another user
 //
-// A client that fills the table therefore hides only its own details. Of the 1,408 entries the
-// first such user takes 281 and the tenth takes 37, and about 150 remain. All service accounts of a
-// namespace count as one user, because a client that can create one account can create a thousand.
-// If a compaction finds the table half full, it checks which authors the remaining records refer to
-// and deletes the others.
+// If a client fills the table, only its own details are lost. The first such user can use 281 of
+// the 1,408 entries, and the tenth can use 37. After that, about 150 entries are still free. All
+// service accounts of a namespace count as one user, because a client that can create one account
+// can create a thousand. If a compaction finds the table half full, it checks which authors the
+// remaining records refer to and deletes the others.
 //
-// The time of a record is the time at which its commit began. Times never decrease if the clock is
-// set back by less than a minute; if it is set back by more, the times follow it. Records that fill
-// a replica have neither a time nor an author. Later writes of other servers on the same cluster
-// have only a time, the time at which they arrived here.
+// The time in a record is the start of the commit. If the clock is set back by less than a minute,
+// the times do not decrease. If it is set back by more, new records use the new time. Records do
+// not contain a time or an author if they were written while filling a replica. If a change was
+// made by another server in the cluster, the record does not contain an author. In this case the
+// time is set when the change arrives.
 
 import (
 	"errors"
@@ -47,7 +48,7 @@ const (
 	authorsMax    = 2048           // maximum number of authors in the table
 	authorsSweep  = authorsMax / 2 // number of authors from which compaction looks for unused ones
 	authorsEvery  = time.Hour      // minimum time between two such searches
-	restShare     = 4              // a user must leave this many times its own number of entries to the others
+	restShare     = 4              // a user can use up to 1/restShare of the free entries
 	clockSlack    = time.Minute
 	otherAuthor   = "other"
 	accountPrefix = "system:serviceaccount:" // followed by NAMESPACE:NAME
@@ -58,18 +59,20 @@ type authorTable struct {
 	mu       sync.RWMutex              // guards the fields below
 	byNumber map[AuthorID]*authorEntry // all authors by number
 	ids      map[Author]*authorEntry   // all authors by content
-	counts   map[share]int             // number of authors of each share; with an empty party, of the whole room
-	last     AuthorID                  // highest number used
+	// counts contains the number of authors in each share. If the party is empty, all authors in
+	// the room are counted.
+	counts map[share]int
+	last   AuthorID // highest number used
 }
 
-// A share identifies the entries of one party in a room.
+// share is the key that is used to count the entries of a party in a room.
 type share struct {
 	room  int
-	party string // a user, or system:serviceaccount:NAMESPACE
+	party string // user or system:serviceaccount:NAMESPACE
 }
 
-// rooms are the maximum numbers of authors: with their user agents, without them, and as namespaces
-// of service accounts.
+// rooms defines how many authors can be stored with a user agent, without a user agent, and as a
+// namespace of service accounts.
 var rooms = [...]int{authorsMax - 640, 512, 128}
 
 type authorEntry struct {
@@ -115,7 +118,7 @@ func (t *authorTable) count(e *authorEntry, n int) {
 	}
 }
 
-// find returns the entry of an author, or nil.
+// find returns the entry for the given author, or nil if it does not exist.
 func (t *authorTable) find(a Author) *authorEntry {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -153,7 +156,8 @@ func (a Author) withLess() Author {
 
 // ---- Writing
 
-// An authorship holds the authors of one transaction. It is used only by the writer.
+// txAuthors is used to assign the numbers of authors in a write transaction. It is used only by the
+// writer.
 type txAuthors struct {
 	table *authorTable   // nil if authors are not recorded
 	added []*authorEntry // added in this transaction

@@ -2,18 +2,18 @@ package store
 
 // This file defines records and the event log, from which watchers read.
 //
-// Watchers pull. Each watcher keeps the revision up to which it has seen its resource and requests
-// the later events. There is no queue for a watcher, so a slow watcher costs no more than a fast
-// one. In this example pods and leases are written in turn, the ring has four slots, and a watcher
-// of leases is at revision 4:
+// Watchers pull. A watcher keeps track of the last revision that it has received and reads all
+// events after that revision. Since there is no queue for each watcher, slow watchers do not need
+// more memory than fast ones. In this example pods and leases are written in turn, the ring has
+// four slots, and a watcher of leases is at revision 4:
 //
 //	slot        0      1      2      3       pods:   last 8
 //	event       8 pod  5 l.   6 l.   7 pod   leases: last 6
 //	before      7      3      5      4
 //
-// Events 6 and 5 are above 4. The event before 5 is 3, which is not above 4. The watcher gets 5 and
-// 6, and is then at revision 8. A watcher at revision 2 would need event 3, which has left the
-// ring, so it reads the file.
+// Events 6 and 5 are above 4. The event before 5 is 3, so the search stops there. The watcher
+// receives events 5 and 6 and then continues at revision 8. A watcher at revision 2 would need
+// event 3, which has left the ring, so it reads the file.
 
 import (
 	"slices"
@@ -25,23 +25,27 @@ const keyLengthMax = 4096
 // A Record is a version of an object. Its JSON is the object with resourceVersion but without
 // kind and apiVersion. The JSON is shared and must not be modified.
 type Record struct {
-	Key       string   // the resource's base, namespace and name
-	Rev       int64    // revision that wrote this version
-	CreateRev int64    // revision that created the object
-	PrevRev   int64    // revision of the replaced version; 0 for a create
-	Time      int64    // time of the write in milliseconds since 1970; 0 means unknown
-	Deleted   bool     // a tombstone; JSON is the last state with the tombstone's revision
-	Deleting  bool     // the object carries a deletionTimestamp
-	Lost      bool     // the replaced version was damaged and is unknown; a tombstone then has no JSON
-	Stale     bool     // would be encoded differently now, so an identical write is not a no-op (complete only after Get)
-	Author    AuthorID // author of the change; see Store.Author
-	JSON      []byte   // as stored
+	Key       string // the resource's base, namespace and name
+	Rev       int64  // revision that wrote this version
+	CreateRev int64  // revision that created the object
+	PrevRev   int64  // revision of the replaced version or 0
+	Time      int64  // Unix time in milliseconds, or 0 if unknown
+	// Deleted is set if the record is a tombstone. In this case JSON is the last state of the
+	// object, with the revision of the tombstone.
+	Deleted  bool
+	Deleting bool // the object carries a deletionTimestamp
+	// Lost is set if the replaced version was damaged and could not be read. In this case a
+	// tombstone has no JSON.
+	Lost   bool
+	Stale  bool     // would be encoded differently now, so an identical write is not a no-op (complete only after Get)
+	Author AuthorID // author of the change; see Store.Author
+	JSON   []byte   // as stored
 
 	sealed bool // JSON is encrypted
 }
 
-// public returns the record for use outside the store, with a copy of its JSON. The record of a
-// create does not refer to the tombstone before it.
+// public returns the record for use outside the store, with a copy of its JSON. If the record
+// created the object, PrevRev is set to 0, even if there is an older tombstone.
 func (r Record) public(key string, json []byte) Record {
 	r.Key, r.JSON = key, json
 	if r.CreateRev == r.Rev {
@@ -50,9 +54,9 @@ func (r Record) public(key string, json []byte) Record {
 	return r
 }
 
-// keyPrefixes returns the prefixes of the key /group/resource/namespace/name for which objects are
-// counted: the prefix of its resource and the prefix of its namespace in that resource. ok is false
-// for any other key.
+// keyPrefixes returns the prefixes of the resource and of the namespace for a key of the form
+// /group/resource/namespace/name. These prefixes are used to count objects. If the key does not
+// have this form, ok is false.
 func keyPrefixes(key string) (resource, namespace string, ok bool) {
 	var at [4]int
 	n := 0
@@ -72,8 +76,8 @@ func keyPrefixes(key string) (resource, namespace string, ok bool) {
 	return key[:at[2]+1], key[:at[3]+1], true
 }
 
-// An Event is a record with the JSON that it replaced. Prev is nil for a create. For a tombstone it
-// is the JSON of the previous version.
+// An Event contains a record and the JSON of the version that it replaced. Prev is nil if the
+// object was created. If the object was deleted, Prev is the JSON of the last version.
 type Event struct {
 	Record
 	Prev []byte // shared, like JSON
@@ -84,25 +88,26 @@ type Event struct {
 func (e *Event) size() int { return len(e.JSON) + len(e.Prev) }
 
 const (
-	ringEvents = 4096    // maximum number of events in memory
-	ringBytes  = 8 << 20 // maximum number of their bytes; older events are read from the file
+	ringEvents = 4096 // maximum number of events in memory
+	// ringBytes is the maximum size of these events. Older events are read from the file.
+	ringBytes = 8 << 20
 )
 
 // Everything can be passed instead of a resource to select the events of all resources.
 const Everything = ""
 
-// eventLog holds the newest events of all resources in one ring. Its size is bounded for any number
-// of resources. Events are numbered in order of arrival. The slot of an event is its number modulo
-// the ring's length. (Revisions cannot be used instead, because those of a replica have gaps.) Each
-// event refers to the previous event of the same resource. Watchers follow these references back
-// from the newest event.
+// eventLog is a ring buffer that contains the newest events of all resources. Its size does not
+// depend on the number of resources. Events are numbered in order of arrival. An event with number
+// n is stored in slot n modulo the size of the ring. (Revisions cannot be used for this, because
+// they may have gaps in a replica.) Each event refers to the previous event of the same resource.
+// Watchers follow these references back from the newest event.
 type eventLog struct {
 	slots  []logSlot
 	oldest int64 // number of the oldest event in the ring
 	next   int64 // number of the next event
 	newest int64 // the log is complete up to this revision
-	// evicted is the revision of the last event that left the ring. It starts as currentRev at
-	// opening, because the log does not contain earlier events.
+	// evicted is the revision of the last event that was removed from the ring. It starts as
+	// currentRev at opening, because the log does not contain earlier events.
 	evicted int64
 	floor   int64 // currentRev at opening
 	bytes   int
@@ -120,7 +125,7 @@ type logPlace struct{ number, rev int64 }
 
 type topic struct {
 	last logPlace      // newest event of the resource
-	wake chan struct{} // closed at the resource's next event; nil if there is no waiter
+	wake chan struct{} // closed when the next event is added, or nil
 }
 
 func newEventLog(rev int64) eventLog {
@@ -141,7 +146,7 @@ func (l *eventLog) slot(number int64) *logSlot { return &l.slots[number%ringEven
 // append adds an event, whose revision must not be below newest, and returns the channel to close.
 func (l *eventLog) append(resource string, ev Event) (wake chan struct{}) {
 	if at := l.find(ev.PrevRev); at != nil && at.Key == ev.Key {
-		ev.Prev = at.JSON // the same bytes, which are already in memory
+		ev.Prev = at.JSON // use the bytes that are already in memory
 	}
 	if l.next-l.oldest == ringEvents {
 		l.evict()
@@ -238,9 +243,9 @@ func (l *eventLog) since(resource string, after int64) (n int, first int64, know
 	return n, first, true
 }
 
-// read appends the first max of the resource's n events after a revision, as counted by since. It
-// may append more, since a revision is never split. It returns the revision up to which dst is
-// complete.
+// read appends up to max events to dst, starting with the first of the n events that since has
+// counted. It may append more than max events if they have the same revision. It also returns the
+// last revision for which dst contains all events.
 func (l *eventLog) read(resource string, n, max int, dst []Event) ([]Event, int64) {
 	if n == 0 {
 		return dst, l.newest
@@ -286,7 +291,8 @@ func (l *eventLog) readAll(n, max int, dst []Event) ([]Event, int64) {
 	return dst, upTo
 }
 
-// An Author is the user, program and verb of a change. The zero Author means unknown.
+// An Author contains the user, the client program and the verb of a change. The zero Author means
+// unknown.
 type Author struct {
 	User, Agent, Verb, Subresource string // "" if unknown or none
 	Manager                        string // field manager, if the request names one; otherwise it is the first word of Agent

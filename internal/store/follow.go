@@ -10,23 +10,24 @@ package store
 //		log.Wait(ctx, time.Time{}, nil)
 //	}
 //
-// A reader starts with a reset, which discards all of its state. Then it receives the live objects
-// in chunks, all of them at one revision, and after them the log from that revision on. The log may
-// be compacted before a slow reader has read it, or it may be damaged. Neither is an error; both
-// cause another reset. In this example a reader of pods is at revision 5 when the log is compacted
-// at 8:
+// The first result is a reset, and the reader must then discard its state. After the reset, the
+// reader receives all live objects in chunks. All objects are read at a single revision. Then the
+// reader receives all events after that revision. If the reader is slow, the log may be compacted
+// before it has been read. The log may also be damaged. In both cases Next does not return an
+// error, but another reset. In this example a reader of pods is at revision 5 when the log is
+// compacted at 8:
 //
 //	Next   reset
 //	Next   //pods/a/x of revision 2, //pods/a/z of revision 7     live at 9, the newest revision
 //	Next   -                                                     caught up; the reset removed //pods/a/y, deleted at 6
 //	Next   //pods/a/x of revision 10, which replaced 2
 //
-// Reading all objects is expensive. A reader that does not need them calls From after a reset and
-// continues at a revision of its choice.
+// Reading all objects is expensive. If a reader does not need them, it can call From after a reset
+// to continue at any revision.
 //
-// Two readers do not use a Follower: a watch (watch.go) and a streamed log (package history). They
-// start at a revision given by the client. If the log no longer reaches back to it, the client
-// receives an error and has to start again.
+// Watches (watch.go) and streamed logs (package history) do not use a Follower. They start at a
+// revision given by the client. If the log no longer reaches back to it, the client receives an
+// error and has to start again.
 
 import (
 	"cmp"
@@ -37,7 +38,9 @@ import (
 )
 
 const (
-	followMax    = 5   // maximum number of resources of a Follower; Wait has a case for each
+	// followMax is the maximum number of resources that can be followed. The select statement in
+	// Wait has this many cases.
+	followMax    = 5
 	eventsAtOnce = 256 // maximum number of events that are read from the log at a time
 )
 
@@ -46,17 +49,20 @@ const (
 type Follower struct {
 	st        *Store
 	resources []string
-	at        []int64 // the log of each resource was delivered up to this revision; -1 means not at all
-	// walking is the index of the resource whose live objects are being delivered. len(resources)
-	// means that the log is being read, and -1 that a reset is next.
+	// at contains the last delivered revision for each resource, or -1 if nothing has been
+	// delivered.
+	at []int64
+	// walking is the index of the resource that is being listed. It is -1 if a reset is next, and
+	// len(resources) if the log is being read.
 	walking int
-	walk    Span   // remaining live objects
-	chunk   *Chunk // holds the JSON of events while objects are delivered
-	events  []Event
+	walk    Span // remaining live objects
+	// chunk is used to read live objects. It contains the JSON of the events.
+	chunk  *Chunk
+	events []Event
 }
 
-// Follow returns a Follower of up to five resources (`/group/resource/`), or of Everything. It does
-// not read anything yet.
+// Follow returns a Follower for at most five resources (`/group/resource/`) or for Everything. It
+// does not read anything yet.
 func (st *Store) Follow(resources ...string) *Follower {
 	if len(resources) > followMax {
 		panic("too many resources for one Follower")
@@ -77,8 +83,8 @@ func (f *Follower) From(rev int64) {
 	}
 }
 
-// Rev returns the revision up to which everything has been delivered. It is -1 from a reset until
-// all live objects have been delivered.
+// Rev returns the last revision for which all events have been delivered. It is -1 from a reset
+// until all live objects have been delivered.
 func (f *Follower) Rev() int64 {
 	rev := f.at[0]
 	for _, at := range f.at {
@@ -87,10 +93,11 @@ func (f *Follower) Rev() int64 {
 	return rev
 }
 
-// Next returns the next step: a reset, which means that the reader must discard its state; live
-// objects after a reset; or events. It returns none of them at the end of the log. Events of a
-// resource are in the order of their revisions. They are valid until the next call; their keys
-// remain valid. After an error Next tries the same step again.
+// Next returns the next events. If reset is true, the reader must discard its state. After a reset,
+// Next returns the live objects first and then the events from the log. The log events of a
+// resource are sorted by revision. If the end of the log has been reached, Next returns no events.
+// The events are only valid until the next call, but their keys can be used after that. After an
+// error Next tries the same step again.
 func (f *Follower) Next(ctx context.Context) (events []Event, reset bool, err error) {
 	clear(f.events) // release the documents
 	f.events = f.events[:0]
@@ -105,7 +112,7 @@ func (f *Follower) Next(ctx context.Context) (events []Event, reset bool, err er
 	}
 	if f.walking == len(f.resources) && len(f.events) == 0 && f.chunk != nil {
 		ChunkPool.Put(f.chunk)
-		f.chunk, f.events = nil, nil // a chunk usually has more objects than the log has events
+		f.chunk, f.events = nil, nil // this buffer is usually larger than needed for log events
 	}
 	for i := 0; i < len(f.resources) && len(f.events) == 0 && err == nil; i++ {
 		err = f.readLog(i)
@@ -136,7 +143,7 @@ func (f *Follower) readObjects() error {
 	return nil
 }
 
-// readLog reads the next events of one resource.
+// readLog reads the next events for the resource with the given index.
 func (f *Follower) readLog(i int) error {
 	for len(f.events) == 0 {
 		now := f.st.Revision() // first, so that later events have higher revisions
@@ -160,8 +167,8 @@ func (f *Follower) newest(i int) int64 {
 	return f.st.NewestEvent(f.resources[i])
 }
 
-// CatchUp delivers the results of Next up to the end of the log. It calls forget at each reset;
-// forget may call From.
+// CatchUp delivers the results of Next up to the end of the log. It calls forget for each reset.
+// The forget function can call From.
 func (f *Follower) CatchUp(ctx context.Context, forget func(), see func(*Event)) error {
 	for {
 		events, reset, err := f.Next(ctx)
@@ -186,9 +193,9 @@ func (f *Follower) HasNext() bool {
 	return false
 }
 
-// Wait returns when Next has something to deliver, ctx ends, the time until is reached (unless it
-// is zero), or also is ready (unless it is nil). Wait returns immediately if there were writes
-// since the last read, so it can be called after the log is read.
+// Wait blocks until there is a new event or ctx is done. If until is not zero, Wait also returns at
+// that time. If also is not nil, Wait also returns when that channel is ready. Wait returns
+// immediately if there were writes since the last read, so it can be called after the log is read.
 func (f *Follower) Wait(ctx context.Context, until time.Time, also <-chan struct{}) {
 	var wake [followMax]<-chan struct{}
 	for i, resource := range f.resources {

@@ -1,7 +1,8 @@
 package store
 
-// This file finds objects by the value of a field without reading all objects, for example the Pods
-// of a node, which every node requests.
+// This file implements an index that is used to find objects by the value of a field without
+// reading all objects. For example, a kubelet uses it to list the Pods that are assigned to its
+// node.
 //
 //	pods := st.NewIndex("//pods/", "spec.nodeName")
 //	rev := st.Revision()
@@ -10,11 +11,11 @@ package store
 //	}
 //
 // The watch cache of kube-apiserver has the same index (k8s.io/kubernetes/pkg/registry/core/pod).
-// Here the index is built at the first request and updated at later requests. A server without
-// kubelets has no index, and writes cost nothing extra.
+// In this package, the index is created by the first request and updated by later requests. It is
+// not created if there are no kubelets. It does not make writes more expensive.
 //
-// Invariant: Keys returns every object that had the value at the revision. It may also return
-// objects that had the value before or after it. Callers must therefore check the objects.
+// Keys must return all objects that had the value at the given revision. It may also return objects
+// that had the value at a different time. Callers must therefore check the objects.
 
 import (
 	"cmp"
@@ -25,24 +26,25 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// maxFormerKeys is the maximum number of remembered keys that no longer have their value. A list
-// at a revision before the oldest of them reads all objects.
+// maxFormerKeys is the maximum number of remembered keys that no longer have their value. If the
+// revision of a list is older than these keys, the list has to read all objects.
 const maxFormerKeys = 4096
 
-// An Index maps the text at a path of an object's JSON to the keys of the live objects of one
-// resource.
+// An Index maps the values of a JSON field to the keys of the live objects that have this value. It
+// is limited to a single resource.
 type Index struct {
 	st             *Store
 	resource, path string
 
-	mu     sync.Mutex // guards the fields below; held while the log is read
+	// mu guards the fields below. It is also held while reading the log.
+	mu     sync.Mutex
 	log    *Follower
 	keys   map[string]map[string]struct{} // by value
 	former []formerKey                    // by revision
-	floor  int64                          // leavers at or before this revision are not known
+	floor  int64                          // oldest revision for which former is complete
 }
 
-// A leaver is a key that no longer has the value.
+// A formerKey is a key that has been removed from the index, together with its old value.
 type formerKey struct {
 	rev        int64
 	value, key string
@@ -95,7 +97,7 @@ func (x *Index) catchUp(ctx context.Context) error {
 	}
 }
 
-// build reads all objects and stops at the first that cannot be read.
+// build reads all objects. It returns an error if an object cannot be read.
 func (x *Index) build(ctx context.Context) error {
 	x.keys, x.former, x.floor = map[string]map[string]struct{}{}, nil, 0
 	for c, err := range x.st.Chunks(Span{Prefix: x.resource}) {

@@ -1,7 +1,7 @@
 package store
 
-// This file provides data of the store other than objects: secrets of other packages, the lineage,
-// and figures for metrics.
+// This file contains the functions for other data in the store, such as the secrets of other
+// packages, the lineage and the metrics.
 
 import (
 	"bytes"
@@ -35,8 +35,8 @@ func (st *Store) Values() (values map[string][]byte, err error) {
 	return values, err
 }
 
-// Secret is like Value, but calls fresh to create the value at the first call. The value is durable
-// before it is returned.
+// Secret is like Value, but calls fresh to create the value at the first call. The value is written
+// to disk before Secret returns.
 func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err error) {
 	if value, err = st.Value(name); err != nil || value != nil {
 		return value, err
@@ -58,8 +58,8 @@ func (st *Store) Secret(name string, fresh func() []byte) (value []byte, err err
 // Lineage identifies the history of the file. A restored backup gets a new lineage.
 func (st *Store) Lineage() [16]byte { return st.id }
 
-// Stats returns the store's counters. It takes a few locks, and its only transaction reads the size
-// of the file.
+// Stats returns the store's counters. It uses a few locks and a single read transaction to get the
+// size of the file.
 func (st *Store) Stats() Stats {
 	var size int64
 	st.readSnapshot(func(s *snapshot) error {
@@ -78,8 +78,8 @@ func (st *Store) Stats() Stats {
 	return s
 }
 
-// NewestEvent returns the revision of the resource's newest event in the log. A watcher at or above
-// that revision has seen all events.
+// NewestEvent returns the revision of the resource's newest event in the log. If a watcher is at or
+// above this revision, it has received all events.
 func (st *Store) NewestEvent(resource string) int64 {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
@@ -89,13 +89,14 @@ func (st *Store) NewestEvent(resource string) int64 {
 	return st.log.floor
 }
 
-// countKeys computes the tallies. Keys are sorted, so that all keys of a namespace are adjacent and
-// one lookup for each namespace is enough. A damaged entry counts as an object of 0 bytes; the
-// scrub reports it. A damaged page is an error, because the number of missing keys is unknown.
+// countKeys computes the tallies. Since the keys are sorted by namespace, it only has to look up
+// the tallies once for each namespace. If an entry is damaged, it is counted as an object with a
+// size of 0. The scrub reports the damage. A damaged page is an error, because the number of
+// missing keys is unknown.
 func (st *Store) countKeys(s *snapshot) error {
 	var resource, namespace *tally
 	c := s.keys.Cursor()
-	prefix := "/" // matches no key; the prefix of a namespace has four slashes
+	prefix := "/" // set when the first key is read
 	for k, v := c.First(); k != nil; k, v = c.Next() {
 		state, err := decodeKeyState(k, v)
 		if err == nil && !state.live() {

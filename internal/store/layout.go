@@ -4,8 +4,8 @@ package store
 // show their layout. The functions have no side effects, and they return an error if a checksum
 // does not match.
 //
-// The checksum of a record covers its revision and its key. The checksum of a key state covers its
-// key. Therefore intact bytes in the wrong place are also detected as damage.
+// The checksum of a record also includes the revision and the key. The checksum of a key state also
+// includes the key. Therefore intact bytes in the wrong place are also detected as damage.
 
 import (
 	"bytes"
@@ -165,7 +165,8 @@ func decodeRecord(rev int64, b []byte) (r Record, key []byte, err error) {
 
 func recordKeyLen(b []byte) int { return int(binary.BigEndian.Uint16(b[21:])) }
 
-// recordKey returns the key of an unverified record, or nil if it has none.
+// recordKey returns the key of a record without verifying the checksum. It returns nil if the
+// record is too short.
 func recordKey(b []byte) []byte {
 	if len(b) < recordHeader || len(b) < recordHeader+recordKeyLen(b) {
 		return nil
@@ -208,11 +209,10 @@ func decodeKeyState(key, b []byte) (keyState, error) {
 // revKey returns the key of a revision's record in the bucket rev: 8 bytes, big endian.
 func revKey(rev int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(rev)) }
 
-// longKey returns the key of a record whose revision already has a record of another key.
+// longKey returns the key for a record if there is already another record with the same revision.
 func longKey(rev int64, key []byte) []byte { return append(revKey(rev), key...) }
 
-// revOf decodes a key of the bucket rev. For a key that is nil or too short it returns a value
-// above all revisions.
+// revOf decodes a key of the bucket rev. If the key is nil or too short, it returns math.MaxInt64.
 func revOf(k []byte) int64 {
 	if len(k) < 8 {
 		return math.MaxInt64

@@ -1,14 +1,16 @@
 package store
 
-// This file answers questions about the past: which revision was current at a time, how an object
-// looked at a revision, since when a key has belonged to the current object, and whether a set of
-// objects was the same at two revisions.
+// This file implements queries about the history of the store. RevisionAt returns the revision for
+// a given time, and GetAt returns an object at a given revision. Since returns the revision when
+// the current object got its key. Digest can be used to check if a set of objects is the same at
+// two revisions.
 //
-// Records contain the time at which they were written. A binary search in the kept revisions finds
-// the newest record that is not later than a given time. Records that filled a replica have no time
-// and count as older than all others. If the search ends at such a record, the marks of compaction
-// provide a revision that was current at or before the time. If the clock was set back, a time may
-// occur twice; then one of its occurrences is found.
+// Each record contains the time when it was written. A binary search in the kept revisions finds
+// the newest record that is not later than a given time. If a record was written while filling a
+// replica, it has no time and is treated as older than all other records. If the search ends at
+// such a record, the compaction marks are used to find a revision at or before the given time. If
+// the clock was set back, there may be more than one revision for the given time. In this case one
+// of them is returned.
 
 import (
 	"context"
@@ -18,13 +20,15 @@ import (
 	"time"
 )
 
-// RevisionAt returns the revision that was current at a time. It fails with ErrCompacted if the
+// RevisionAt returns the revision of the store at the given time. It fails with ErrCompacted if the
 // time is before the kept history.
 func (up *Maintenance) RevisionAt(at time.Time) (int64, error) {
 	st, ms := up.st, at.UnixMilli()
 	for {
 		current, compacted := st.Revision(), st.Compacted()
-		low, high := compacted, current // low is not later than at, as far as known; revisions above high are later
+		// If the time of low is known, it is not after the given time. All revisions above high are
+		// after it.
+		low, high := compacted, current
 		found := Record{}
 		for low < high {
 			middle := low + (high-low+1)/2
@@ -48,7 +52,7 @@ func (up *Maintenance) RevisionAt(at time.Time) (int64, error) {
 	}
 }
 
-// vouchedAt is the part of RevisionAt for times before the first record with a time.
+// vouchedAt is called by RevisionAt if the given time is before the first record with a time.
 func (up *Maintenance) vouchedAt(at time.Time, compacted int64) (int64, error) {
 	if rev := up.RevisionBefore(at); rev > 0 && rev >= compacted {
 		return rev, nil
@@ -76,7 +80,7 @@ func (up *Maintenance) Oldest() (rev int64, since time.Time) {
 	return rev, time.Time{}
 }
 
-// TimeOf returns the time at which a revision was written. If the file has no record of that
+// TimeOf returns the time when the given revision was written. If the file has no record of that
 // revision, it returns the time of the next record. It returns the zero time if the time is
 // unknown.
 func (st *Store) TimeOf(rev int64) time.Time {
@@ -86,7 +90,8 @@ func (st *Store) TimeOf(rev int64) time.Time {
 	return time.Time{}
 }
 
-// recordFrom returns the first record at or above rev. It omits the key and the JSON.
+// recordFrom returns the first record with a revision that is not less than rev. It omits the key
+// and the JSON.
 func (st *Store) recordFrom(rev int64) (r Record, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
 		c := s.revs.Cursor()

@@ -35,7 +35,7 @@ func Open(path string, opts Options) (*Store, error) {
 	return modeOf(&opts).open(path, opts)
 }
 
-// ownLog returns the mode of a store with its own log.
+// ownLog returns the mode for a store that uses its own log.
 func ownLog() mode {
 	return mode{format: Format, bounded: true, open: open, commit: (*Store).commitInRoom,
 		newest: func(st *Store, _ context.Context) (int64, error) { return st.Revision(), nil },
@@ -96,8 +96,8 @@ func preparePath(path string, ephemeral bool) (string, error) {
 	return filepath.Join(dir, "apilet.db"), err
 }
 
-// load opens the vetted file and reads the data that the store keeps in memory. If something cannot
-// be read, it fails before it writes anything.
+// load opens the vetted file and reads the data that the store keeps in memory. If the data cannot
+// be read, it returns an error before writing to the file.
 func (st *Store) load(path string, left *boltfile.LeftoverLog) (err error) {
 	st.File, err = boltfile.Open(path, left, boltfile.Options{Ephemeral: st.Opts.Ephemeral, Unlogged: st.Opts.Ephemeral || st.mode.unlogged,
 		LogBytes: st.Opts.LogBytes, Fatal: st.Opts.Fatal, Damaged: st.Opts.Damaged, Warn: st.Opts.Warn})
@@ -166,7 +166,8 @@ func initBuckets(tx *bbolt.Tx) error {
 	return errors.Join(l.PutMetaInt("format", Format), putLineage(l))
 }
 
-// initBuckets creates the buckets of a new file. A replica's file gets the lineage of its log.
+// initBuckets creates the buckets of a new file. If the store is a replica, the lineage of the log
+// is used.
 func (o *Options) initBuckets(tx *bbolt.Tx) error {
 	m := modeOf(o)
 	if err := initBuckets(tx); err != nil || m.lineage == nil {
@@ -181,10 +182,11 @@ func putLineage(l *boltfile.WriteTx) error {
 	return l.Put(boltfile.InMeta, []byte("lineage"), id)
 }
 
-// checkFile is checkFormat for a file that is about to be opened. If the file was copied, it also
-// inspects every record and key, since the copy may have pages of different times.
+// checkFile is called before a file is opened. It calls checkFormat first. If the file was copied,
+// it also inspects every record and key, since the copy may have pages of different times.
 func checkFile(p *boltfile.Pages, path string, want int64) error {
-	suspect := p.Moved || want == replicaFormat && !p.ListsFree() // the content of a replica that was not closed cannot be verified with a log
+	// If a replica was not closed, its content must be checked, because there is no log for it.
+	suspect := p.Moved || want == replicaFormat && !p.ListsFree()
 	if err := checkFormat(p, path, want); err != nil || !suspect {
 		return err
 	}
@@ -196,8 +198,9 @@ func checkFile(p *boltfile.Pages, path string, want int64) error {
 	return nil
 }
 
-// checkFormat rejects a file of another program or of a format other than want, before anything is
-// written. If want is 0, all formats of this package are accepted.
+// checkFormat returns an error if the file was created by another program or if its format is not
+// want. It is called before anything is written. If want is 0, all formats of this package are
+// accepted.
 func checkFormat(p *boltfile.Pages, path string, want int64) error {
 	for which := range byte(boltfile.InAuthors) {
 		if _, ok := p.Bucket(which); !ok {
@@ -222,8 +225,7 @@ func checkFormat(p *boltfile.Pages, path string, want int64) error {
 	return nil
 }
 
-// adoptBackup returns a job that gives the file of a backup its own history when it is first
-// opened.
+// adoptBackup returns a job that creates a new history when a backup is opened for the first time.
 func adoptBackup(bump int64) func(*boltfile.WriteTx) error {
 	return func(l *boltfile.WriteTx) error {
 		s, err := newStage(l)

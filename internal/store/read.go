@@ -1,8 +1,8 @@
 package store
 
-// This file reads single objects, key ranges in chunks, counts, and the part of the log that is no
-// longer in memory. Each read is a short transaction. Results are copies, which do not refer to the
-// file.
+// This file implements reads of single objects, key ranges and counts. It also reads events from
+// the file if they are no longer in memory. Key ranges are read in chunks. Each read is a short
+// transaction. Results are copies, which do not refer to the file.
 
 import (
 	"bytes"
@@ -20,12 +20,14 @@ import (
 // A snapshot is a short read transaction. Its bytes belong to the file and must not be retained.
 type snapshot struct {
 	*boltfile.Pages
-	keys    boltfile.Tree
-	revs    boltfile.Tree        // versions of objects by revision
-	newest  boltfile.SearchHint  // position in revs for lookups of the keys' newest versions
-	older   *boltfile.SearchHint // position in revs for lookups of older versions; nil until the first
+	keys   boltfile.Tree
+	revs   boltfile.Tree       // versions of objects by revision
+	newest boltfile.SearchHint // position in revs for lookups of the keys' newest versions
+	// older is the position in revs for lookups of older versions. It is nil if there was no such
+	// lookup yet.
+	older   *boltfile.SearchHint
 	compact int64
-	shared  bool // a revision may have records of several keys
+	shared  bool // some revisions have more than one record
 	chains  *waypoints
 	steps   int     // number of newer versions that were skipped
 	passed  []int64 // some of the skipped revisions of the current key
@@ -78,8 +80,8 @@ func (s *snapshot) newestTime() int64 {
 }
 
 // readSnapshot calls fn in a read transaction. It reads CompactRev after the transaction has begun.
-// CompactRev is raised before anything is deleted, so it is never too low for the data that fn
-// sees. Calls must not be nested.
+// Since CompactRev is always updated before versions are deleted, it cannot be too low for the
+// transaction. Calls must not be nested.
 func (st *Store) readSnapshot(fn func(*snapshot) error) error {
 	return st.File.View(func(p *boltfile.Pages) error {
 		s := newSnapshot(p, st.compactRev.Load())
@@ -92,7 +94,7 @@ func (st *Store) readSnapshot(fn func(*snapshot) error) error {
 // shared, it may return a record of another key. The caller must treat that as damage.
 func (s *snapshot) record(rev int64, key []byte) []byte { return s.recordFromHint(&s.newest, rev, key) }
 
-// recordFromHint is record, with a search that starts at the hint f.
+// recordFromHint is like record, but it uses f as a hint for the search.
 func (s *snapshot) recordFromHint(f *boltfile.SearchHint, rev int64, key []byte) []byte {
 	b := f.Get(&s.revs, uint64(rev))
 	if b == nil {
@@ -157,14 +159,17 @@ func (s *snapshot) follow(key []byte, from, rev int64) (r Record, ok bool, err e
 		s.steps++
 		f = s.olderHint()
 		if at = r.PrevRev; r.CreateRev > rev && r.CreateRev < r.Rev && s.recordFromHint(f, r.CreateRev, key) != nil {
-			at = r.CreateRev // skip the updates of an object that was created after rev; a replica may not have its creation
+			// If the object was created after rev, skip all of its updates. In a replica, the
+			// record of the creation may not exist.
+			at = r.CreateRev
 		}
 	}
 	return r, false, nil
 }
 
 // shortcut returns the revision at which follow continues. The first time that a walk is long, this
-// is the remembered waypoint nearest to rev. Otherwise it is at, which becomes a waypoint.
+// is the remembered waypoint nearest to rev. Otherwise it returns at and adds it to the list of new
+// waypoints.
 func (s *snapshot) shortcut(key []byte, at, rev int64, steps int) int64 {
 	if steps == waypointEvery {
 		if place := s.chains.above(key, rev); place != 0 && place < at {
@@ -192,8 +197,8 @@ func (s *snapshot) reach(rev, current int64) error {
 	return nil
 }
 
-// each calls visit for the keys with prefix, beginning at start, until visit returns false. It
-// returns the key at which to continue, or "" at the end.
+// each calls visit for each key with the given prefix, starting at start. It stops when visit
+// returns false. It returns the key at which to continue, or "" at the end.
 func (s *snapshot) each(prefix, start string, visit func(key []byte, state keyState) (bool, error)) (next string, err error) {
 	c := s.keys.Cursor()
 	return walkKeys(&c, prefix, []byte(max(prefix, start)), func(k, v []byte) (bool, error) {
@@ -269,7 +274,7 @@ func (s *snapshot) eachSound(prefix, start string, visit func([]byte, keyState) 
 	})
 	if err != nil {
 		damaged(nil, err)
-		if next = string(behind); next != "" && next <= last { // pages may be out of order; never go back
+		if next = string(behind); next != "" && next <= last { // ensure progress if pages are not sorted
 			next = last + "\x00"
 		}
 		if !strings.HasPrefix(next, prefix) {
@@ -320,7 +325,7 @@ func (s *snapshot) at(key string, rev int64) (rec Record, err error) {
 	return rec, err
 }
 
-// upTo is at, but omits JSON that is longer than most bytes.
+// upTo is like at, but it does not return the JSON if it is longer than most bytes.
 func (s *snapshot) upTo(key string, rev int64, most int) (rec Record, size int, err error) {
 	k := []byte(key)
 	v := s.keys.Get(k)
@@ -345,10 +350,11 @@ func (s *snapshot) upTo(key string, rev int64, most int) (rec Record, size int, 
 }
 
 // A Span selects the objects that Store.Chunk reads: the keys with Prefix, beginning with Start (""
-// means the first), at revision Rev (0 means the newest, which is returned in Chunk.Rev). A chunk
-// has at most Items objects (0 means 500) and about bytes bytes (0 means 256 KiB).
+// means the first), at revision Rev (0 means the newest, which is returned in Chunk.Rev). The
+// number of objects in a chunk is limited by Items (default 500). The size is limited by bytes
+// (default 256 KiB), unless the first object is larger.
 type Span struct {
-	Prefix, Start string   // prefix of the keys, and the first key
+	Prefix, Start string   // key prefix and first key
 	Rev           int64    // 0 means the newest
 	Items, bytes  int      // 0 means the default limit
 	SkipDamaged   bool     // skip damaged objects and report each to the log once, instead of failing
@@ -356,9 +362,9 @@ type Span struct {
 	asStored      bool     // do not decrypt documents
 }
 
-// A Chunk is the result of one short read transaction. The JSON of its records shares one buffer,
-// and the Chunk can be reused. It may have fewer objects than requested, even none. Only an empty
-// Next means the end.
+// A Chunk is the result of one short read transaction. All records use the same buffer for the
+// JSON. A Chunk can be reused. It may contain fewer objects than requested, or no objects at all.
+// If Next is empty, there are no more objects.
 type Chunk struct {
 	Rev     int64         // revision of the objects
 	Records []Record      // valid until the chunk is filled again
@@ -397,7 +403,7 @@ func (st *Store) Chunk(sp Span, c *Chunk) error {
 	return err
 }
 
-// A walk visits the keys with a prefix; see each.
+// A walk is a function that visits all keys with a prefix, such as each.
 type walk func(s *snapshot, prefix, start string, visit func(key []byte, state keyState) (bool, error)) (next string, err error)
 
 // fill makes one attempt to fill a chunk.
@@ -425,14 +431,14 @@ func (st *Store) fill(c *Chunk, sp *Span, current int64, keys walk) error {
 func (c *Chunk) skipDamaged(st *Store) func(key []byte, err error) {
 	return func(key []byte, err error) {
 		_ = st.File.Explain(err)
-		if _, _, ok := keyPrefixes(string(key)); ok { // a damaged page may contain anything as a key
+		if _, _, ok := keyPrefixes(string(key)); ok { // keys on a damaged page may be invalid
 			c.Damaged = append(c.Damaged, string(key))
 		}
 	}
 }
 
-// All iterates over the live objects of a span in key order. All of them are read at the same
-// revision, with a short read transaction for each chunk. A record is valid until the next
+// All iterates over the live objects of a span in key order. All objects are read at the same
+// revision. A short read transaction is used for each chunk. A record is valid until the next
 // iteration. An error, such as ErrCompacted or errFutureRev, ends the iteration and comes with a
 // nil record. Callers that need whole chunks or Chunk.Damaged use Chunks.
 func (st *Store) All(sp Span) iter.Seq2[*Record, error] {
@@ -497,8 +503,9 @@ func (c *Chunk) reset(sp *Span, current int64) {
 	c.Next, c.left = "", sp.bytes
 }
 
-// add copies one object, unless the budget is exhausted. The first object always fits. A full
-// buffer is replaced by a larger one and not grown, so that earlier records keep their JSON.
+// add copies an object to the chunk. It returns false if the chunk is full. The first object always
+// fits. A full buffer is replaced by a larger one and not grown, so that earlier records keep their
+// JSON.
 func (c *Chunk) add(key []byte, r Record) bool {
 	if len(r.JSON) > c.left && len(c.Records) > 0 {
 		return false
@@ -515,7 +522,7 @@ func (c *Chunk) add(key []byte, r Record) bool {
 	return true
 }
 
-// nameRecords sets the keys of the records to parts of one string.
+// nameRecords sets the key of each record. It allocates a single string for all keys.
 func (c *Chunk) nameRecords() {
 	all, at := string(c.keys), 0
 	for i, end := range c.keyEnds {
@@ -525,8 +532,8 @@ func (c *Chunk) nameRecords() {
 }
 
 // Count returns the number of live objects with the prefix and the total size of their JSON. The
-// prefix must be the prefix of a resource (`/group/resource/`) or of a namespace in a resource
-// (`/group/resource/namespace/`). Both numbers are as of revision rev.
+// prefix must be either `/group/resource/` or `/group/resource/namespace/`. Both numbers are as of
+// revision rev.
 func (st *Store) Count(prefix string) (objects, bytes, rev int64) {
 	st.mu.RLock()
 	defer st.mu.RUnlock()
@@ -543,9 +550,9 @@ func (st *Store) Objects() int64 {
 	return st.total.objects
 }
 
-// CountAt counts the objects that were live at rev, among the keys with prefix from start on. It
-// reads only keys, and the records of keys that have changed since rev. It uses one transaction for
-// every 10,000 keys.
+// CountAt returns the number of objects with the given prefix that were live at rev, starting at
+// the key start. It only has to read a record if the key has changed since rev. Each transaction is
+// limited to 10,000 keys.
 func (st *Store) CountAt(prefix, start string, rev int64) (n int64, err error) {
 	current := st.Revision()
 	for {
@@ -569,8 +576,8 @@ func (st *Store) CountAt(prefix, start string, rev int64) (n int64, err error) {
 	}
 }
 
-// countOne returns 1 if the key was live at rev. It needs no record if the key has not changed
-// since.
+// countOne returns 1 if the key was live at rev. It does not have to read the record if the key has
+// not changed since then.
 func (s *snapshot) countOne(key []byte, state keyState, rev int64) (int64, error) {
 	live, err := state.live(), error(nil)
 	if state.rev > rev {
@@ -582,9 +589,10 @@ func (s *snapshot) countOne(key []byte, state keyState, rev int64) (int64, error
 	return 1, err
 }
 
-// OlderThan returns live objects with prefix, from start on, that were not written after rev. It
-// returns at most max objects, and those of one short transaction. next is the key at which to
-// continue, or "" at the end. Damaged objects are skipped.
+// OlderThan returns live objects with the given prefix that have not been changed since rev. It
+// starts at the key start and returns at most max objects. It may return fewer objects to keep the
+// transaction short. next is the key to use as start in the next call, or "" if there are no more
+// objects. Damaged objects are skipped.
 func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (records []Record, next string, err error) {
 	size := 0
 	err = st.readSnapshot(func(s *snapshot) error {
@@ -613,14 +621,14 @@ func (st *Store) OlderThan(prefix string, rev int64, max int, start string) (rec
 
 // ---- The event log
 
-// Events returns the events of one resource (`/group/resource/`, or Everything) after revision
-// after, in the order of their revisions. It returns at most max events, or about 256 KiB if they
-// are read from disk, but never a part of a revision. upTo is the revision up to which dst is
-// complete.
+// Events returns the events of a resource (`/group/resource/` or Everything) after the given
+// revision. The events are sorted by revision. The number of events is limited to max. If they are
+// read from disk, the size is also limited to about 256 KiB. Both limits may be exceeded to return
+// all events of a revision. The result contains all events up to revision upTo.
 //
-// Events fails with ErrCompacted if after is less than CompactRev. There is one exception: if the
-// log in memory shows that the resource has no event in between, Events succeeds, so that a watcher
-// of an idle resource survives compactions. It also fails with ErrCompacted if an event is
+// Events fails with ErrCompacted if after is less than CompactRev. However, it does not fail if the
+// log in memory shows that there are no events after that revision. This means that a watcher of an
+// idle resource can continue after a compaction. It also fails with ErrCompacted if an event is
 // incomplete because the replaced version was damaged (Record.Lost), or if an event cannot be
 // decrypted.
 func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
@@ -642,9 +650,9 @@ func (st *Store) Events(resource string, after int64, max int, dst []Event) (evs
 // A Filter reports whether a record with this key and author is wanted. A nil Filter accepts all.
 type Filter func(key []byte, by AuthorID) bool
 
-// EventsOf is like Events, but returns as much as possible. It skips damaged events and returns
-// events whose previous version is unknown. It omits events that wanted rejects if that saves
-// reading them. Some rejected events may still be returned.
+// EventsOf is like Events, but returns as much as possible. It skips damaged events. It also
+// returns events if the previous version is not known. It omits events that wanted rejects if that
+// saves reading them. Some rejected events may still be returned.
 func (st *Store) EventsOf(resource string, wanted Filter, after int64, max int, dst []Event) (evs []Event, upTo int64, err error) {
 	return st.events(resource, wanted, after, max, dst, func(_ int64, err error) error {
 		if !errors.Is(err, ErrSealed) {
@@ -705,7 +713,7 @@ func (st *Store) replay(resource string, wanted Filter, after int64, max int, ds
 	return r.dst, r.upTo, err
 }
 
-// A replay holds the parameters and the result of one read of the log in the file.
+// A replay contains the parameters and the result of reading events from the file.
 type replay struct {
 	resource string
 	wanted   Filter
@@ -745,9 +753,12 @@ func (r *replay) walk(s *snapshot, c *boltfile.Cursor, after int64) error {
 	}
 }
 
-// add appends the event of a record, if it is wanted, and returns its size.
+// add appends the event for the given record and returns its size. It returns 0 if the event is not
+// wanted.
 func (r *replay) add(s *snapshot, rev int64, b []byte) (size int, err error) {
-	rec, key, err := decodeRecord(rev, b) // also for other resources, since a damaged key may belong to this one
+	// Records of other resources must be decoded as well. If the key is damaged, the record may
+	// belong to this resource.
+	rec, key, err := decodeRecord(rev, b)
 	if err != nil {
 		return 0, r.miss(rev, err)
 	}
@@ -776,8 +787,9 @@ func (s *snapshot) replaced(rev int64, key []byte) (json []byte, sealed bool, er
 	return bytes.Clone(old.JSON), old.sealed, err
 }
 
-// WakeChannel returns a channel that is closed at the next commit that touches the resource, or at
-// any commit for Everything. Call it before reading events, so that no commit is missed.
+// WakeChannel returns a channel that is closed when the next change of the resource is committed.
+// For Everything, it is closed after the next commit. It must be called before reading the events,
+// to make sure that no commit is missed.
 func (st *Store) WakeChannel(resource string) <-chan struct{} {
 	st.mu.RLock()
 	if t := st.log.topics[resource]; t != nil && t.wake != nil {

@@ -1,35 +1,35 @@
 package store
 
-// This file makes a store the replica of an external log, which it accesses through
-// Options.Replica.
+// This file implements replicas of an external log. The log is accessed through Options.Replica.
 //
 //	Commit ──Propose──▶ the log ──Replicate──▶ bbolt, event log, counts, currentRev ──▶ Commit's answer, watchers
 //	         (external)           in log order, with the log's revisions
 //
-// Readers see the same behavior as with a file that has its own log, with three differences.
+// For readers, a replica works like a store that uses its own log. There are three differences.
 //
-// Revisions have gaps, because the log also contains entries of others. Code that walks the bucket
+// Revisions may have gaps, because the log also contains other entries. Code that walks the bucket
 // rev must continue with the next existing record.
 //
-// Several keys may change in one revision. The first of them has its record under the revision. The
-// others have theirs under a longer key, which is the revision followed by the object's key.
-// Readers never see a part of a revision. Kubernetes servers write each object separately, but etcd
-// deletes expired Events in groups of up to a thousand. A revision with many more changes (`etcdctl
-// del --prefix`) counts as compacted, so that no reader has to hold all of them. Readers before it
-// start again. A Change can also change several keys (Change.With).
+// Several keys may change in one revision. In this case, the first record is stored with the
+// revision as its key. For all other records, the key is the revision followed by the key of the
+// object. Readers always see either all changes of a revision or none. Kubernetes servers write
+// each object separately, but etcd deletes expired Events in groups of up to a thousand. If a
+// revision contains many more changes (`etcdctl del --prefix`), it is treated as compacted. This
+// means that readers do not have to keep all changes in memory. Readers before it start again. A
+// Change can also change several keys (Change.With).
 //
 // A replica may have to be filled from a snapshot of the log's state, initially or if the log no
-// longer has the entries that the replica has to follow. Readers continue during that time. Newer
-// versions are stored above currentRev, where no reader looks, and they refer to the older ones as
-// usual. The last transaction of FinishFill makes all of them visible and marks everything before
-// as compacted, in one step.
+// longer has the entries that the replica has to follow. Readers continue during that time. New
+// versions are stored with revisions above currentRev, so they are not visible to readers. They
+// refer to the previous versions as usual. FinishFill makes all new versions visible in a single
+// transaction. In the same transaction, all earlier revisions are marked as compacted.
 //
 // Nothing is synced while a replica is open, because lost data can be read from the log again.
 // After a power failure, however, an unsynced file may have any content, even one that looks
 // intact. Therefore a small file, PATH.replica, records the history to which the replica belongs
-// and the boot of the machine in which it is open. A replica that was not closed before the machine
-// was restarted is discarded and filled again. If only the process was killed, nothing is lost,
-// since the kernel has all written data.
+// and the boot of the machine in which it is open. If the machine was restarted before the replica
+// was closed, the replica is discarded and filled again. If only the process was killed, nothing is
+// lost, since the kernel has all written data.
 
 import (
 	"context"
@@ -47,13 +47,14 @@ import (
 
 const catchUpTimeout = 10 * time.Second // maximum time that a request waits for a revision of the log
 
-// revisionMax is the maximum number of changes of one revision that are published.
+// revisionMax is the maximum number of changes in a revision. If a revision contains more changes,
+// it is treated as compacted.
 const revisionMax = 2048
 
 // ---- Following
 
-// Current waits until the store shows everything written before the call, and returns its revision.
-// A store with its own log does not have to wait.
+// Current waits until the store contains all writes that were committed before the call. It returns
+// the revision of the store. It does not wait if the store uses its own log.
 func (st *Store) Current(ctx context.Context) (int64, error) {
 	rev, err := st.mode.newest(st, ctx)
 	if err == nil {
@@ -63,7 +64,7 @@ func (st *Store) Current(ctx context.Context) (int64, error) {
 }
 
 // waitRevisionTimeout is like WaitRevision, but fails with Replica.Behind after a time limit. For
-// example, a replica whose disk is full does not advance.
+// example, a replica cannot make progress if the disk is full.
 func (st *Store) waitRevisionTimeout(ctx context.Context, rev int64) error {
 	behind := st.mode.behind
 	if behind == nil || st.Revision() >= rev {
@@ -78,8 +79,9 @@ func (st *Store) waitRevisionTimeout(ctx context.Context, rev int64) error {
 	return err
 }
 
-// WaitUpcoming waits, for at most patience, for a revision that another replica may already have
-// shown. If there are no other replicas, it does not wait.
+// WaitUpcoming waits until the store has reached the given revision, which may already be visible
+// in another replica. It waits for at most patience. If the log has not reached the revision, it
+// returns an error without waiting.
 func (st *Store) WaitUpcoming(ctx context.Context, rev uint64, patience time.Duration) error {
 	switch {
 	case rev <= uint64(st.Revision()):
@@ -189,7 +191,7 @@ func (st *Store) propose(ctx context.Context, c Change) (Record, error) {
 }
 
 // Replicate applies the changes of the log between the store's revision and upTo, in log order. All
-// changes of a revision must be in one call. Calls must not overlap.
+// changes with the same revision must be passed in a single call. Calls must not overlap.
 func (st *Store) Replicate(ctx context.Context, changes []Replicated, upTo int64) error {
 	if len(changes) == 0 {
 		st.advance(upTo)
@@ -296,7 +298,8 @@ func (s *stage) applyReplicated(f *feed, c *Replicated) (err error) {
 	return s.write(m)
 }
 
-// publishFeed makes a committed feed visible, except for its revision. The caller must hold mu.
+// publishFeed publishes the changes of a committed feed, but it does not update currentRev. The
+// caller must hold mu.
 func (st *Store) publishFeed(f *feed, wake []chan struct{}) []chan struct{} {
 	if f.kind == feedFill {
 		f.upTo = st.currentRev.Load()
@@ -327,8 +330,8 @@ func (st *Store) StartFill(ctx context.Context) error {
 	return st.maintain(ctx, func(l *boltfile.WriteTx) error { return l.PutMetaInt("filling", 1) })
 }
 
-// Filled reports whether the replica shows a state of its log. This is false before the first fill,
-// and after a fill that was interrupted.
+// Filled reports whether the replica contains a complete state of the log. It returns false if the
+// replica was never filled or if the last fill was interrupted.
 func (st *Store) Filled() (filled bool, err error) {
 	err = st.readSnapshot(func(s *snapshot) error {
 		filled = s.revs.Sequence > 0 && boltfile.MetaInt(s.meta(), "filling") == 0
@@ -398,7 +401,8 @@ const (
 	distrusted    = "distrusted"
 )
 
-// Invalidate makes the next opening discard the replica, because its log has been changed.
+// Invalidate is called if the log has been replaced. The replica will be discarded when it is
+// opened the next time.
 func (st *Store) Invalidate() { st.distrusted.Store(true) }
 
 // openReplica opens the file of a replica. If the file cannot be trusted, it is replaced by a new
@@ -433,7 +437,8 @@ func openReplica(path string, opts Options, open func(path string, opts Options)
 		return atomicfile.SaveFile(path+replicaSuffix, []byte(opts.Replica.Identity+"\n"+run+"\n"))
 	}
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-		if err := note(boot); err != nil { // before the file exists: a file without this note might be the user's own
+		// Write the note before creating the file. If a file has no note, it may not be a replica.
+		if err := note(boot); err != nil {
 			return nil, err
 		}
 	}
@@ -458,7 +463,7 @@ func openReplica(path string, opts Options, open func(path string, opts Options)
 	return st, nil
 }
 
-// discard removes a replica that no process has open.
+// discard removes the file of a replica. It returns an error if the file is in use.
 func discard(path, why string, warn func(string)) error {
 	if err := boltfile.Regular(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -2,8 +2,9 @@ package store
 
 // This file reserves disk space for deletes. A delete writes a tombstone. On a full disk it would
 // fail like every other write, so that clients could not free any space. Therefore the last part of
-// the disk is reserved. Below the limit, creates and updates fail as on a full disk. Deletes,
-// updates of objects that are being deleted, and compaction continue.
+// the disk is reserved. If only the reserved space is left, creates and updates fail as if the disk
+// were full. Deletes and compaction are still allowed. Updates are also allowed if the object is
+// being deleted.
 //
 //	room     = free space of the file system for this process, minus the possible growth of the write-ahead log;
 //	           or half of the free pages in the data file, if that is more
@@ -16,15 +17,15 @@ package store
 //	                         and finally for a create
 //
 // Free pages count because the data file does not shrink: compaction only adds to its free pages.
-// Only half of them count, and they are not added to the free space of the file system. They may be
-// scattered, and a document of several pages needs consecutive pages, as do its neighbors. There is
-// no reserve if the free space is unknown (Windows, some BSDs), for an ephemeral file, which is not
-// kept, or for a replica, whose deletes are written to its log. In these cases a write fails when
-// the disk is full.
+// Only half of them count, and they are not added to the free space of the file system. The free
+// pages may be scattered, but a large document and its neighbors need consecutive pages. There is
+// no reserve if the free space is unknown (Windows, some BSDs) or if the file is ephemeral. A
+// replica does not need a reserve, because deletes are written to its log. In these cases a write
+// fails when the disk is full.
 //
-// This file also enforces the quota. Above the quota the same writes fail, and the same compaction
-// makes room. The quota keeps the disk from becoming full. Its default is 2 GiB, as in etcd, or
-// half of the file system if that is less.
+// This file also enforces the quota. If the quota is exceeded, the same writes fail and the same
+// compaction is started. The quota keeps the disk from becoming full. The default is 2 GiB (as in
+// etcd) or half of the file system, whichever is smaller.
 
 import (
 	"fmt"
@@ -41,18 +42,25 @@ const (
 	quotaShare   = 2       // the quota is at most this fraction of the file system
 
 	scatteredShare = 2 // this fraction of the free pages counts
-	pagesOfChange  = 4 // approximate number of pages that a change copies, besides those of its document
-	resumeShare    = 4 // creates are accepted again when the room exceeds the reserve by this fraction of it
-	lowSpaceSlice  = 8 // dead revisions that one transaction deletes while the disk is full
-	roomAttempts   = 5 // attempts of a delete without room; all but the first follow a compaction
+	pagesOfChange  = 4 // approximate number of pages copied for a change, without the document itself
+	// If creates have been refused, they are allowed again when the room exceeds the reserve by
+	// this fraction of the reserve.
+	resumeShare   = 4
+	lowSpaceSlice = 8 // number of dead revisions to delete in a transaction if the disk is full
+	// roomAttempts is the maximum number of attempts to delete an object if there is no room. Each
+	// retry waits for a compaction.
+	roomAttempts = 5
 )
 
-// A Room describes how much the data file may grow.
+// A Room describes how much space is available for the data file.
 type Room struct {
 	DiskBytes, DiskFree int64 // size of the file system, and its free space for this process; both 0 if unknown
 	Reserve             int64 // bytes of the room reserved for deletes, or 0
-	Used, Quota         int64 // used bytes of the data file, without free pages, and their limit; Quota 0 means no limit
-	Refusal             error // error of a create at present: ErrDiskFull, ErrQuota, or nil
+	// Used is the size of the data file without the free pages. Quota is the limit for Used, or 0
+	// if there is no limit.
+	Used, Quota int64
+	// Refusal is the error that a create would return now. It is ErrDiskFull, ErrQuota or nil.
+	Refusal error
 }
 
 // Room returns the current room.
@@ -128,11 +136,11 @@ func (st *Store) isRoomScarce(spare int64) bool {
 	return spare < pagesOfChange*int64(st.File.PageSize())
 }
 
-// An allowance is the space that one transaction may use.
+// An allowance defines how much space can be used by a transaction.
 type allowance struct {
 	page  int   // page size in bytes
 	full  bool  // the quota is exceeded
-	spare int64 // bytes of the disk that creates and updates may still use
+	spare int64 // number of bytes available for creates and updates
 }
 
 // measure returns the allowance of a transaction and passes the free space to the write-ahead log.

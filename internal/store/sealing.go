@@ -6,20 +6,20 @@ package store
 //	stage.write    JSON ──Seal──▶ last part of the record, with the flag "sealed"      file, write-ahead log, replica, backup
 //	opened         last part of the record ──Open──▶ JSON                              readers; the event log has the writer's JSON
 //
-// If a document is encrypted, so are all its copies on the disk: each version, its tombstone,
-// versions that compaction has yet to delete, and the records of the log. Backups and packed files
-// contain the stored bytes, so they can be made without a key. Keys, sizes, times, authors and
-// flags are not encrypted.
+// If a document is encrypted, all copies on the disk are also encrypted. This includes all versions
+// that have not been deleted by compaction, the tombstones, and the records in the log. Backups and
+// packed files contain the stored bytes, so they can be made without a key. Note that the keys,
+// sizes, times, authors and flags of records are not encrypted.
 //
-// A read of a document that cannot be decrypted fails with ErrSealed and the document's key. This
-// is never treated as damage: the encryption key may become available again, so the document is
-// never deleted. Scans skip it like damage if Span.SkipDamaged is set, and report it in
-// Chunk.Sealed. Followers of a log with such a document get ErrCompacted, because old versions may
-// outlive their encryption keys. The history omits the change.
+// If a document cannot be decrypted, the read fails with ErrSealed. The key of the document is also
+// returned. This is not treated as damage, and the document is not deleted, because the encryption
+// key may become available later. Scans skip it like damage if Span.SkipDamaged is set, and report
+// it in Chunk.Sealed. Followers of a log with such a document get ErrCompacted, because old
+// versions may outlive their encryption keys. The history omits the change.
 //
 // Decryption may call a service. Therefore readers decrypt after their read transaction. The writer
-// decrypts the document that a change replaces if the event log does not contain it. Usually the
-// previous reader has left it in a cache.
+// decrypts the document that a change replaces if the event log does not contain it. In most cases,
+// the document is still in a cache after the last read.
 //
 // Rejected alternative: sealing before the writer takes a change, concurrently with other writers.
 // Sealing takes two of the hundred microseconds of a commit, which does not justify a second form
@@ -33,20 +33,21 @@ import (
 // ErrSealed means that a document cannot be decrypted or encrypted.
 var ErrSealed = errors.New("the document cannot be decrypted")
 
-// errUnopened is the error of a file with encrypted documents that was opened without Sealing.
+// errUnopened is returned if a document is encrypted, but the file was opened without Sealing.
 var errUnopened = errors.New("it is encrypted, and this server has no key for it")
 
-// Sealing defines which documents are encrypted, and how. Its functions must be safe for concurrent
-// use.
+// Sealing contains the functions that are used to encrypt and decrypt documents. Its functions must
+// be safe for concurrent use.
 type Sealing struct {
 	Open     func(key string, sealed []byte) (json []byte, stale bool, err error) // stale: Seal would now produce a different result
 	Seal     func(key string, json []byte) (sealed []byte, err error)             // a nil result means that the document is not encrypted
 	Encrypts func(key string) bool                                                // reports whether Seal encrypts the document of a key; nil if and only if Seal is nil
 
-	OnOpenError func(key string, err error) // called at each failed attempt to decrypt a document; may be nil
+	OnOpenError func(key string, err error) // called when a document cannot be decrypted; may be nil
 }
 
-// A sealedError is an ErrSealed for one document. Its text is that of its cause.
+// A sealedError is returned if a document cannot be encrypted or decrypted. It matches ErrSealed
+// and has the text of the wrapped error.
 type sealedError struct{ error }
 
 func (sealedError) Is(target error) bool { return target == ErrSealed }
@@ -132,7 +133,7 @@ func (st *Store) openAll(c *Chunk, sound bool) error {
 	return nil
 }
 
-// An OnOpenError is an object that could not be decrypted.
+// An OpenFailure describes an object that could not be decrypted.
 type OpenFailure struct {
 	Key string
 	Err error // cause

@@ -1,19 +1,19 @@
 package store
 
-// This file defines the counters of a store.
+// This file defines the Stats type.
 
 import (
 	"slices"
 	"time"
 )
 
-// Stats holds the counters that a store reports to metrics.
+// Stats contains the metrics of a store.
 type Stats struct {
 	Revision, CompactRev int64                        // newest revision, and the compacted revision
 	FileBytes, FreeBytes int64                        // size of the data file, and its unused part
-	LogBytes             int64                        // size of its log; 0 if none exists
+	LogBytes             int64                        // size of the write-ahead log
 	objects, objectBytes int64                        // number and size of the live objects
-	Commits, Writes      int64                        // number of transactions, and of the changes in them
+	Commits, Writes      int64                        // number of commits and changes
 	CommitSeconds        float64                      // total duration of all commits
 	CommitBuckets        [len(CommitBounds) + 1]int64 // not cumulative
 	ringEvents, ringSize int64

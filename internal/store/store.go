@@ -1,7 +1,7 @@
 // Package store is a multi-version key-value store in a single bbolt file. It plays the role of
-// etcd's mvcc package (server/storage/mvcc) for kube-apiserver. Every version of an object is
-// stored under the revision that wrote it. Clients can read at any revision that is not compacted,
-// follow a log of events, and commit writes that are durable when Commit returns.
+// etcd's mvcc package (server/storage/mvcc) for kube-apiserver. Each version of an object is stored
+// with the revision of the write. Clients can read at any revision that is not compacted, follow a
+// log of events, and commit writes that are durable when Commit returns.
 //
 //	st, err := store.Open("apilet.db", store.Options{})
 //	doc := []byte(`{"metadata":{"name":"web","resourceVersion":""}}`) // RevAt is the offset between the quotes
@@ -50,11 +50,11 @@
 //     can skip the damage (Span.SkipDamaged).
 package store
 
-// This file describes the layout of the data file. The file holds every version of every object
-// under the revision that wrote it, as etcd's mvcc does for kube-apiserver. The code here handles
-// keys, revisions and bytes; it has no knowledge of Kubernetes.
+// This file describes the layout of the data file. The file contains all versions of all objects.
+// The key of each version is its revision. This is similar to the mvcc package of etcd. The code in
+// this package only handles keys, revisions and bytes. It does not depend on Kubernetes.
 //
-// The file has four buckets, which layout.go encodes and decodes. Integers are big endian. CRCs are
+// The file contains four buckets. See layout.go for the encoding. Integers are big endian. CRCs are
 // CRC-32C.
 //
 //	meta   "format"       8  version of this layout: 2, or 102 for a replica, whose revisions have gaps; 3 while there is a log
@@ -97,24 +97,26 @@ package store
 //
 // A LIST at revision 2 walks keys. Revision 3 of a is too new, so the reader follows its chain to
 // revision 1. The object b in revision 5 was created after revision 2, so the reader skips to the
-// version before its creation. Revision 4 is still too new, so it returns revision 2. At revision 4
-// the chain of b ends at a tombstone, so b did not exist. Readers follow a chain with exact
-// lookups. A missing record at or below CompactRev is a compacted tombstone; above CompactRev it is
-// damage.
+// version before its creation. Revision 4 is still too new, so it returns revision 2. At revision
+// 4, the newest version of b is a tombstone, so b does not exist. Readers follow a chain with exact
+// lookups. If a record at or below CompactRev is missing, it was a tombstone that has been
+// compacted. If a record above CompactRev is missing, the file is damaged.
 //
 // A compaction to revision 4 (upkeep.go) first records compact=4, so that no new read starts below
 // it. Then it walks revisions 1 to 4. Revision 3 supersedes 1, revision 4 supersedes 2, and
 // revision 4 is a tombstone itself. The compaction deletes 1, 2 and 4 in that order, in small
-// transactions between other writes, and records swept=4. Revisions 3 and 5 remain: the newest
-// version of every key at or below 4, and all versions above it. Each step is idempotent. The cost
-// depends on the number of writes since the last compaction and not on the size of the store.
+// transactions between other writes, and records swept=4. Revisions 3 and 5 are not deleted.
+// Revision 3 is the newest version of a at or below revision 4, and all versions above revision 4
+// are kept. Each step is idempotent. The cost depends on the number of writes since the last
+// compaction and not on the size of the store.
 //
 // A single goroutine writes. It takes all pending requests and checks the precondition of each
-// against the newest state, which includes earlier changes of the same batch. It commits them with
-// one sync of the disk. Then it publishes the results in this order: first the event log, the
-// counts and currentRev (in one step, under mu), then the answers, then the wake-ups. Readers never
-// see more than the published revision, even if the file already contains more. Therefore a client
-// that lists at R and then requests the events after R misses none.
+// against the newest state, which includes earlier changes of the same batch. All changes of a
+// batch are committed with a single fsync. After the commit, the writer updates the event log, the
+// counts and currentRev while holding mu. Then it sends the answers to the callers. Finally it
+// wakes up the watchers. Readers never see more than the published revision, even if the file
+// already contains more. This means that a client can list at revision R and then request all
+// events after R without missing any of them.
 //
 // Rejected alternatives:
 //
@@ -138,16 +140,16 @@ import (
 	"apilet/internal/store/boltfile"
 )
 
-// Errors of the store. The comment of each lists the operations that return it.
+// Errors returned by the store. The comments list the operations that can return each error.
 var (
-	ErrNotFound       = errors.New("key not found")                        // get, update, delete: the key has no live object
-	ErrExists         = errors.New("key already exists")                   // create: the key has a live object
-	ErrDeleting       = errors.New("key already exists, being deleted")    // create: the key has a live object that is being deleted
-	ErrConflict       = errors.New("key has changed")                      // update, delete: the newest revision is not the expected one
-	ErrParentMissing  = errors.New("parent not found")                     // create: Change.Parent has no live object
+	ErrNotFound       = errors.New("key not found")                        // get, update, delete: the object does not exist
+	ErrExists         = errors.New("key already exists")                   // create: the object already exists
+	ErrDeleting       = errors.New("key already exists, being deleted")    // create: the object exists and is being deleted
+	ErrConflict       = errors.New("key has changed")                      // update, delete: the revision does not match Change.Expect
+	ErrParentMissing  = errors.New("parent not found")                     // create: Change.Parent does not exist
 	ErrInDoubt        = errors.New("it is unknown whether it was written") // any write to a replica: the outcome is unknown
 	ErrParentDeleting = errors.New("parent is being deleted")              // create: Change.Parent is being deleted
-	ErrTypeDeleting   = errors.New("type is missing or being deleted")     // create: Change.Type has no live object, or is being deleted
+	ErrTypeDeleting   = errors.New("type is missing or being deleted")     // create: Change.Type does not exist or is being deleted
 	ErrCompacted      = errors.New("revision has been compacted")          // read below CompactRev
 	errFutureRev      = errors.New("revision is in the future")            // read above currentRev
 	errClosed         = boltfile.ErrClosed                                 // write after Close
@@ -174,12 +176,12 @@ var (
 const (
 	Format        = boltfile.FormatClosed // data file format; other formats are refused
 	replicaFormat = 102
-	// backupRevBump is added to the revision of a restored backup, so that its new revisions differ
-	// from those that clients have seen before.
+	// backupRevBump is added to the revision when a backup is restored. This ensures that clients
+	// have not seen the new revisions before.
 	backupRevBump = 1_000_000_000
-	// backupRevRate is added for each second since the backup was made. It exceeds the possible
-	// write rate, so that the new revisions also differ from those of another server that was
-	// started from the same backup.
+	// backupRevRate is also added for each second since the backup was created. It is higher than
+	// the maximum write rate. This ensures that the new revisions are not used by another server
+	// that was started from the same backup at a different time.
 	backupRevRate = 100_000
 
 	maxCommitDelay = 2 * time.Millisecond
@@ -193,7 +195,7 @@ const (
 // LogSuffix is appended to the data file's name to form the name of its write-ahead log.
 const LogSuffix = boltfile.LogSuffix
 
-// Progress receives the progress of a long operation.
+// Progress is used to report the progress of a long operation.
 type Progress = boltfile.Progress
 
 // IsDiskFull reports whether err means that the disk is full. It also recognizes errors of backups
@@ -210,16 +212,19 @@ type Options struct {
 	// Fatal is called if writing cannot continue, and ends the process. nil means to print one line
 	// to stderr and exit with status 1.
 	Fatal func(error)
-	Warn  func(string) // receives warnings while the file is opened; may be nil
+	Warn  func(string) // called with warnings when the file is opened; may be nil
 	// OnBatch is called after a batch with the error that prevented some or all writes, or nil if
 	// they succeeded. It may be nil.
 	OnBatch  func(error)
-	Damaged  func(string) // called once for each damaged place that is found; may be nil
+	Damaged  func(string) // called once for each place where damage is found; may be nil
 	LogBytes int64        // maximum size of the write-ahead log; 0 means 16 MiB, or less on a small disk
-	Replica  *Replica     // external log; nil means that the store uses its own
-	Sealing  *Sealing     // encryption; nil means none, and encrypted documents cannot be read
+	// Replica is used to access an external log. If it is nil, the store uses its own log.
+	Replica *Replica
+	// Sealing is used to encrypt and decrypt documents. If it is nil, documents are not encrypted,
+	// and the store cannot read encrypted documents.
+	Sealing *Sealing
 
-	Author func(ctx context.Context) Author // returns the author of a Commit without one; may be nil
+	Author func(ctx context.Context) Author // returns the default author of a change; may be nil
 	Clock  func() time.Time                 // time for records; nil means the system clock
 }
 
@@ -233,30 +238,32 @@ const (
 )
 
 // A Change is one requested write. JSON is final except for the decimal revision, which the writer
-// inserts at JSON[RevAt]. At that offset JSON contains `"resourceVersion":""`. The same holds for
+// inserts at JSON[RevAt]. At that offset JSON contains `"resourceVersion":""`. This also applies to
 // the JSON of a deletion.
 type Change struct {
-	Op       ChangeOp
-	Key      string // the resource's base, namespace and name; see package scheme
-	Expect   int64  // OpUpdate, OpDelete: required newest revision of the key
-	Parent   string // OpCreate: this key must be live and not deleting; "" means no check
-	Type     string // OpCreate: the same for the definition of the object's type; "" means no check
+	Op     ChangeOp
+	Key    string // the resource's base, namespace and name; see package scheme
+	Expect int64  // OpUpdate, OpDelete: required newest revision of the key
+	Parent string // OpCreate: this key must be live and not deleting; "" means no check
+	// Type is like Parent, but it is the key of the object's type definition.
+	Type     string
 	Deleting bool   // the new state carries a deletionTimestamp
 	JSON     []byte // must not be modified while the write is pending
 	RevAt    int    // offset of the revision in JSON
 	Author   Author // author of the change; the zero Author means the result of Options.Author
 
-	// Damaged replaces an object whose newest version is damaged. Expect is ignored, and a
-	// tombstone has no JSON. OpUpdate and OpDelete fail with ErrConflict if the version can be
-	// read. A replica rejects such a change with ErrDamaged, because a damaged replica is rebuilt.
+	// Damaged must be set to replace an object if the newest version is damaged. In this case,
+	// Expect is ignored and a tombstone has no JSON. OpUpdate and OpDelete fail with ErrConflict if
+	// the version can be read. A replica rejects such a change with ErrDamaged, because a damaged
+	// replica is rebuilt.
 	Damaged bool
 
 	// With returns updates of other keys that must be written in the same revision, or the write
-	// fails. A replica calls it before each attempt, including retries after a lost race. A store
-	// with its own log does not call it. nil means none.
+	// fails. A replica calls it before each attempt to write the change, including retries after a
+	// conflict. It is not used if the store has its own log. It may be nil.
 	With func(ctx context.Context) ([]Change, error)
 
-	// Queued is called when the change has its place in the queue. If a second change is passed to
+	// Queued is called when the change has been added to the queue. If a second change is passed to
 	// Commit after this call, it gets a higher revision than the first. Queued may be called
 	// several times for a change. In a replica it only means the place on the way to etcd. It may
 	// be nil.
@@ -266,24 +273,27 @@ type Change struct {
 // makesRoom reports whether the change deletes the object or updates one that is being deleted.
 func (c *Change) makesRoom() bool { return c.Op == OpDelete || c.Deleting }
 
-// A Replica gives a store access to its external log.
+// A Replica contains the functions that are used to access the external log.
 type Replica struct {
-	Identity string   // of the log's history; a file of another history is discarded
+	// Identity identifies the history of the log. If the file was created for a different history,
+	// it is discarded.
+	Identity string
 	Lineage  [16]byte // result of Store.Lineage on all replicas of the log
 
-	// Propose adds a change to the log, if its preconditions hold there, and returns its revision.
-	// It returns the errors of Commit. Before it returns such an error, its own Store has caught up
-	// with the state that caused it.
+	// Propose checks the preconditions of a change, adds it to the log and returns the new
+	// revision. It returns the same errors as Commit. Before returning such an error, it must wait
+	// until the store has caught up with the state that caused the error.
 	Propose func(ctx context.Context, c Change) (rev int64, err error)
 
 	// Newest returns a revision that the log has reached after the call began.
 	Newest func(ctx context.Context) (rev int64, err error)
 
-	// Behind is the error of a read that waited too long for a revision of the log. nil means that
-	// reads wait until their context ends.
+	// Behind is returned if a read has waited too long for a revision of the log. If it is nil,
+	// reads wait until their context is done.
 	Behind error
 
-	// Share returns the log's value for a name. If there is none, it stores fresh and returns it.
+	// Share returns the log's value for a name. If there is no value, it stores fresh and returns
+	// it.
 	Share func(ctx context.Context, name string, fresh []byte) (value []byte, err error)
 
 	// Tombstone converts an object's JSON to the Change.JSON and RevAt of its deletion.
@@ -292,20 +302,21 @@ type Replica struct {
 
 // Replicated is one entry of the log. JSON and RevAt have the same meaning as in a Change.
 type Replicated struct {
-	Key            string // as in Change
-	Rev, CreateRev int64  // revision of the entry, and of the object's creation
+	Key string // as in Change
+	// Rev is the revision of this entry, and CreateRev is the revision that created the object.
+	Rev, CreateRev int64
 	Deleted        bool   // the entry is a deletion
 	Deleting       bool   // the object carries a deletionTimestamp
 	JSON           []byte // nil for a deletion
 	RevAt          int    // offset of the revision in JSON
-	Stale          bool   // the log encrypts it with a key that is no longer the first
+	Stale          bool   // the log has encrypted it with an old key
 	Author         Author // author of the entry, if known
 }
 
-// A mode holds the behavior that differs between a store with its own log and a replica.
+// A mode defines the differences between a store that uses its own log and a replica.
 type mode struct {
 	format  int64  // of the file
-	lineage []byte // lineage of a new file; nil means a random one
+	lineage []byte // lineage for new files, or nil to use a random one
 
 	others, remade, unlogged, bounded bool
 
@@ -322,12 +333,13 @@ type mode struct {
 type Store struct {
 	File *boltfile.File // the data file
 
-	Opts  Options // passed to Open
-	mode  mode    // derived from Opts.Replica
-	id    [16]byte
-	queue chan *pendingWrite // buffered, so that changes are collected while a commit runs; never closed
+	Opts Options // passed to Open
+	mode mode    // derived from Opts.Replica
+	id   [16]byte
+	// queue is buffered so that changes can be added during a commit. It is never closed.
+	queue chan *pendingWrite
 
-	closed    func() error // called after everything is on the disk; may be nil
+	closed    func() error // called after the file has been closed; may be nil
 	closeOnce sync.Once
 	closing   chan struct{} // closed by Close
 	stopped   chan struct{} // closed by the writer when it returns
@@ -339,9 +351,10 @@ type Store struct {
 	distrusted      atomic.Bool  // see Invalidate
 	reserve         int64        // bytes of the disk reserved for deletes, or 0
 	diskFailed      atomic.Bool  // the last commit failed because the disk was full
-	roomLow         atomic.Bool  // creates and updates were refused at the last commit
-	currentRev      atomic.Int64 // changed under mu, together with the log and the counts
-	compactRev      atomic.Int64 // set after it is on the disk and before anything is deleted
+	roomLow         atomic.Bool  // the last commit refused creates and updates
+	currentRev      atomic.Int64 // updated while holding mu, together with log and tallies
+	// compactRev is updated after it has been written to disk, but before any version is deleted.
+	compactRev atomic.Int64
 
 	mu      sync.RWMutex // guards log, tallies, total and stat
 	log     eventLog
@@ -398,9 +411,9 @@ func (st *Store) Now() time.Time {
 	return time.Now()
 }
 
-// There are two kinds of store. A store with its own log commits changes to its file. A replica
-// (replica.go) follows an external log, and its file can be rebuilt from that log. The fields of
-// mode name the differences. Only modeOf checks which kind a store is.
+// There are two kinds of store. If a store uses its own log, it commits all changes to its file. A
+// replica (replica.go) follows an external log, and its file can be rebuilt from that log. The
+// fields of mode name the differences. Only modeOf checks which kind a store is.
 //
 //	                 own log                                 replica
 //	others           there are no other writers              revisions have gaps; the newest must be requested from the log
@@ -417,14 +430,16 @@ func isOwnFormat(format int64) bool { return format == Format || format == boltf
 // A pendingWrite carries one change or maintenance job to the writer, and the answer back.
 type pendingWrite struct {
 	Change
-	job    func(*boltfile.WriteTx) error // maintenance instead of a change
-	proof  bool                          // no work; only an answer is requested
-	feed   *feed                         // changes of a replica's log, instead of a change
-	state  atomic.Int32                  // writeQueued, writeTaken or writeAbandoned
-	answer chan struct{}                 // receives the writer's only answer; capacity 1, so that the writer never blocks
+	job   func(*boltfile.WriteTx) error // maintenance instead of a change
+	proof bool                          // only request an answer
+	feed  *feed                         // changes from the log of a replica
+	state atomic.Int32                  // writeQueued, writeTaken or writeAbandoned
+	// answer is used to wake up the caller when the write is done. It has a capacity of 1, so that
+	// the writer does not block.
+	answer chan struct{}
 
 	resource, namespace string // prefixes of the key
-	usesLongKey         bool   // another key's record has the revision as its key, so this record uses a longer key
+	usesLongKey         bool   // the record is stored with a long key; see longKey
 	was, is             keyState
 	replaced            []byte // copy of the JSON of was
 	rec                 Record
@@ -433,11 +448,12 @@ type pendingWrite struct {
 
 const (
 	writeQueued    = iota
-	writeTaken     // the writer has taken it; the caller must wait for the answer
+	writeTaken     // the writer is processing it, and the caller must wait for the answer
 	writeAbandoned // the caller stopped waiting; the writer drops it
 )
 
-// A feed is a part of a replica's log that the writer applies in one transaction, with the result.
+// A feed contains changes from the log of a replica. The writer applies all of them in a single
+// transaction and adds the results to members.
 type feed struct {
 	kind    feedKind
 	changes []Replicated
@@ -450,6 +466,6 @@ type feedKind int
 
 const (
 	feedFollow feedKind = iota // next entries of the log
-	feedFill                   // part of a snapshot, not visible yet
+	feedFill                   // part of a snapshot that is not visible yet
 	feedFinish                 // end of the snapshot
 )

@@ -1,7 +1,7 @@
 package store
 
-// This file maintains the store: it compacts the history, makes backups, looks for damage, and
-// defragments files. All of this runs in short transactions between client requests.
+// This file implements the maintenance of a store, which includes compaction, backups, checks and
+// defragmentation. All of this runs in short transactions between client requests.
 
 import (
 	"bytes"
@@ -23,8 +23,10 @@ import (
 )
 
 const (
-	deadMax        = 64_000 // maximum number of dead revisions that compaction holds in memory
-	deleteSliceMax = 300    // dead revisions deleted in one transaction; with 1,000 writers wait more than 10 ms
+	deadMax = 64_000 // maximum number of dead revisions that compaction holds in memory
+	// deleteSliceMax is the maximum number of dead revisions to delete in a single transaction. If
+	// it were 1,000, writers would have to wait for more than 10 ms.
+	deleteSliceMax = 300
 	marksMax       = 1024
 )
 
@@ -34,7 +36,7 @@ type Maintenance struct {
 	// history contains one token while a compaction or backup runs, because they must not run
 	// concurrently.
 	history         chan struct{}
-	swept           int64 // compaction has deleted up to this revision; guarded by history
+	swept           int64 // last revision processed by compaction; guarded by history
 	CompactWhenFull bool  // delete all history if a write is refused for lack of space; set before Run
 
 	authorsSwept time.Time // time of the last search for unused authors; guarded by history
@@ -57,7 +59,7 @@ func NewMaintenance(st *Store) (*Maintenance, error) {
 
 // ---- Compaction
 
-// A Compaction is the result of a compaction.
+// A Compaction describes the result of a compaction.
 type Compaction struct {
 	Rev      int64 // CompactRev after it
 	Deleted  int   // number of deleted versions
@@ -76,8 +78,8 @@ func (up *Maintenance) acquireHistory(ctx context.Context) (release func(), err 
 	}
 }
 
-// Compact deletes versions that were superseded at or before rev. It also completes a compaction
-// that was interrupted by a crash.
+// Compact deletes all versions that have been replaced at or before rev. It also completes a
+// compaction that was interrupted by a crash.
 func (up *Maintenance) Compact(ctx context.Context, rev int64) (done Compaction, err error) {
 	start := time.Now()
 	release, err := up.acquireHistory(ctx)
@@ -114,8 +116,8 @@ func (up *Maintenance) Compact(ctx context.Context, rev int64) (done Compaction,
 
 // findDead walks the log from swept to CompactRev, or until it has found deadMax records. It sorts
 // the result, because deleting the records in the order of discovery would write twenty times as
-// much. The order also makes a crash harmless: a record is never deleted before the record that it
-// superseded, so the next walk finds everything that is left.
+// much. The order is also important if the process crashes. Since a record is not deleted before
+// the record that it replaced, the next walk can find all remaining records.
 func (up *Maintenance) findDead(ctx context.Context) (dead []deadRecord, upTo int64, err error) {
 	upTo = up.swept
 	for upTo < up.st.Compacted() && len(dead) < deadMax && err == nil {
@@ -146,9 +148,9 @@ func (d deadRecord) place(s *stage) ([]byte, []byte, error) {
 	return long, b, err
 }
 
-// walkDead reads about 1,000 records after a revision, up to CompactRev, and returns the last
-// revision that it has read. It skips damaged pages. The records in them are lost, and versions
-// that they superseded are not deleted.
+// walkDead reads about 1,000 records after the given revision, but not above CompactRev. It returns
+// the last revision that was read. It skips damaged pages. Since the records on these pages cannot
+// be read, the versions that they replaced are not deleted.
 func (up *Maintenance) walkDead(s *snapshot, dead []deadRecord, after int64) ([]deadRecord, int64) {
 	c, end, shared, began := s.revs.Cursor(), false, up.st.shared.Load(), after
 	next, err := c.SkipDamage(revKey(after+1), func(from []byte) {
@@ -167,14 +169,16 @@ func (up *Maintenance) walkDead(s *snapshot, dead []deadRecord, after int64) ([]
 		up.st.File.Explain(err)
 		after = max(after, revOf(next)-1)
 	}
-	if end || after > s.compact || after == began { // the key after a damaged page may be too low; skip the rest
+	// If the key after a damaged page is too low, there is no progress. Skip the rest in this case.
+	if end || after > s.compact || after == began {
 		after = s.compact
 	}
 	return dead, after
 }
 
-// appendDead appends the records that are superseded by a record at or below CompactRev. A damaged
-// record cannot be trusted, so it supersedes nothing and is kept.
+// appendDead appends the records that can be deleted because they were replaced by the given
+// record. If the given record is a tombstone, it is also appended. If the record is damaged, it is
+// ignored and will not be deleted.
 func appendDead(dead []deadRecord, s *snapshot, rev int64, b []byte, shared bool) []deadRecord {
 	r, key, err := decodeRecord(rev, b)
 	if err != nil {
@@ -227,7 +231,7 @@ func (up *Maintenance) deleteDead(ctx context.Context, dead []deadRecord, upTo i
 }
 
 // deleteRecords deletes records. With a tombstone it deletes the key's entry, if that still refers
-// to the tombstone. Records on or next to a damaged page are kept.
+// to the tombstone. It does not delete records on a damaged page or next to one.
 func (up *Maintenance) deleteRecords(l *boltfile.WriteTx, dead []deadRecord) error {
 	s, err := newStage(l)
 	for i := 0; err == nil && i < len(dead); i++ {
@@ -276,10 +280,9 @@ func encodeMarks(marks []mark) (b []byte) {
 	return b
 }
 
-// addMark records the current revision durably. If the revision has not changed since the last
-// mark, it writes nothing, so an idle store does not write. Marks in the future (after the clock
-// was set back) are dropped. If there are too many marks, every other mark of the older half is
-// dropped.
+// addMark records the current revision durably. It does not write anything if the revision has not
+// changed since the last mark. Marks in the future (after the clock was set back) are dropped. If
+// there are too many marks, every other mark of the older half is dropped.
 func (up *Maintenance) addMark(ctx context.Context, now time.Time) error {
 	rev := up.st.Revision()
 	up.mu.RLock()
@@ -314,8 +317,8 @@ func thinMarks(marks []mark) []mark {
 	return append(thin, marks[half:]...)
 }
 
-// RevisionBefore returns a revision that was current at or before time t, with a resolution of one
-// second. It is the newest such revision with a mark, or 0 if none exists.
+// RevisionBefore returns the revision of the store at the given time or earlier. The resolution is
+// one second. It is the newest such revision with a mark, or 0 if none exists.
 func (up *Maintenance) RevisionBefore(t time.Time) int64 {
 	up.mu.RLock()
 	defer up.mu.RUnlock()
@@ -326,8 +329,8 @@ func (up *Maintenance) RevisionBefore(t time.Time) int64 {
 	return up.marks[n-1].rev
 }
 
-// round is one iteration of Run. It marks the revision and compacts all versions older than
-// history; 0 keeps all versions.
+// round is one iteration of Run. It adds a mark for the current revision and compacts all versions
+// that are older than history. If history is 0, all versions are kept.
 func (up *Maintenance) round(ctx context.Context, now time.Time, history time.Duration) (Compaction, error) {
 	if err := up.addMark(ctx, now); err != nil || history <= 0 {
 		return Compaction{Rev: up.st.Compacted()}, err
@@ -351,10 +354,10 @@ func (up *Maintenance) makeRoom(ctx context.Context, history time.Duration) (don
 	return done, err
 }
 
-// Run compacts versions that are older than history, immediately and then every interval, until ctx
-// ends. It reports each round. If interval or history is 0, it only adds marks; if interval is 0,
-// it does so every five minutes. If a write is refused for lack of space, Run starts a round
-// immediately (makeRoom).
+// Run compacts all versions that are older than history. It runs the first round immediately and
+// then one round for each interval until ctx is done. It reports each round. If interval or history
+// is 0, it only adds marks; if interval is 0, it does so every five minutes. If a write is refused
+// for lack of space, Run starts a round immediately (makeRoom).
 func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration, report func(Compaction, error)) {
 	tick := interval
 	if tick <= 0 {
@@ -385,9 +388,9 @@ func (up *Maintenance) Run(ctx context.Context, interval, history time.Duration,
 
 // ---- Backup, check, scrub, defragmentation
 
-// Backup creates a new file at dest, which must not exist. The file contains the live objects at
-// one revision. They are copied in chunks while writes continue. Compaction is blocked during the
-// backup.
+// Backup creates a new file at dest, which must not exist. The file will contain all live objects
+// at a single revision. They are copied in chunks while writes continue. Compaction is blocked
+// during the backup.
 func (up *Maintenance) Backup(ctx context.Context, dest string, seen *Progress) error {
 	return up.BackupAt(ctx, dest, 0, seen)
 }
@@ -434,7 +437,8 @@ func (up *Maintenance) copyObjects(ctx context.Context, db *bbolt.DB, rev int64,
 	}
 }
 
-// putRecords stores records unchanged. A backup does not contain the versions that they replaced.
+// putRecords stores records unchanged. PrevRev is set to 0, since the backup does not contain the
+// previous versions.
 func putRecords(tx *bbolt.Tx, records []Record) error {
 	s, err := newStage(&boltfile.WriteTx{Tx: tx})
 	if err != nil {
@@ -512,9 +516,9 @@ type Report struct {
 	// Logged is the number of commits in the log that the next start will apply. The other fields,
 	// except Revision, do not include them.
 	Logged   int
-	Format   int64                               // of the file; 0 in the report of Scrub
+	Format   int64                               // format of the file; not set by Scrub
 	Problems []string                            // the first 100
-	decodes  func(key string, json []byte) error // checks the JSON of a live object; may be nil
+	decodes  func(key string, json []byte) error // called to check the JSON of each object; may be nil
 	gaps     bool                                // the file is a replica, so revisions may be missing
 
 	Sealed    int64               // live encrypted objects that were not checked, since there was no Sealing
@@ -529,14 +533,14 @@ func (rep *Report) Problem(format string, args ...any) {
 	}
 }
 
-// Check inspects every page, record and key of a file that no server has open. err is not nil if
-// the inspection was impossible. All findings are in the report.
+// Check verifies all pages, records and keys of a file. The file must not be in use. An error is
+// only returned if the file cannot be checked. All findings are in the report.
 func Check(path string) (rep Report, err error) { return CheckObjects(path, Inspection{}, nil) }
 
 // An Inspection selects additional checks of each live object.
 type Inspection struct {
 	Decodes func(key string, json []byte) error // returns an error if the JSON cannot be decoded; may be nil
-	Sealing *Sealing                            // decrypts objects; nil means that encrypted objects are not decoded
+	Sealing *Sealing                            // used to decrypt objects; may be nil if they should not be decoded
 
 	// Encrypted is called with the stored bytes of each live encrypted document. It may be nil.
 	Encrypted func(sealed []byte)
@@ -564,7 +568,7 @@ func CheckObjects(path string, each Inspection, seen *Progress) (rep Report, err
 	return rep, err
 }
 
-// inspect inspects all records, keys and authors of a file.
+// inspect checks all records, keys and authors in the file.
 func (rep *Report) inspect(p *boltfile.Pages, seen *Progress) {
 	s := newSnapshot(p, 0)
 	rep.Format = boltfile.MetaInt(s.meta(), "format")
@@ -612,7 +616,7 @@ func (up *Maintenance) Scrub(ctx context.Context) (rep Report, err error) {
 	return rep, err
 }
 
-// inspectAuthors inspects all authors in one step, since there are few.
+// inspectAuthors checks all authors at once, since there are only a few of them.
 func (rep *Report) inspectAuthors(s *snapshot) {
 	err := boltfile.RecoverFaults(func() error {
 		authors := s.authors()
@@ -629,8 +633,8 @@ func (rep *Report) inspectAuthors(s *snapshot) {
 	}
 }
 
-// inspectRecords inspects about 1,000 records from a revision on. It skips damaged pages. It
-// returns the revision at which to continue, or 0 at the end.
+// inspectRecords checks about 1,000 records, starting at the given revision. It skips damaged
+// pages. It returns the revision at which to continue, or 0 at the end.
 func (rep *Report) inspectRecords(s *snapshot, from int64) (next int64) {
 	c, expected := s.revs.Cursor(), max(from, s.compact+1)
 	more, end := []byte(nil), false
@@ -649,7 +653,8 @@ func (rep *Report) inspectRecords(s *snapshot, from int64) (next int64) {
 	case end:
 		rep.inspectEnd(int64(s.revs.Sequence), expected)
 	}
-	if len(more) < 8 || revOf(more) <= from { // the key after a damaged page may be too low; never go back
+	// Stop if the key after a damaged page is too low.
+	if len(more) < 8 || revOf(more) <= from {
 		return 0
 	}
 	return revOf(more)
@@ -760,7 +765,7 @@ func (rep *Report) inspectDocument(key string, r *Record) {
 	}
 }
 
-// Defrag rewrites the file of a stopped server without its free pages.
+// Defrag rewrites the file to remove all free pages. The server must not be running.
 func Defrag(path string, seen *Progress) error {
 	verdict, err := boltfile.VetToWrite(path, func(p *boltfile.Pages) error { return checkFormat(p, path, 0) })
 	if err != nil {
@@ -791,9 +796,9 @@ func DiskUsage(path string) (bytes int64, err error) {
 	return bytes, nil
 }
 
-// History counts the versions in the file of a stopped server that a compaction to its newest
-// revision would delete, and their bytes. It does not count commits that are only in the file's
-// log.
+// History returns the number and the size of the versions that would be deleted by a compaction to
+// the newest revision. The server must not be running. It does not count commits that are only in
+// the file's log.
 func History(path string) (versions, bytes int64, err error) {
 	_, err = boltfile.Vet(path, false, nil, func(p *boltfile.Pages) error {
 		if err := checkFormat(p, path, 0); err != nil {
@@ -826,8 +831,8 @@ func (s *snapshot) superseded(place, b []byte) bool {
 	return err == nil && (state.rev > r.Rev || !state.live())
 }
 
-// CompactFile deletes the whole history of a stopped server's file. It does not open a file that
-// has neither a history nor a log, because opening a backup raises its revisions.
+// CompactFile deletes the whole history of a stopped server's file. If the file has no history and
+// no log, it is not opened, because opening a backup would change its revisions.
 func CompactFile(path string) error {
 	versions, _, err := History(path)
 	if err != nil {
@@ -847,8 +852,8 @@ func CompactFile(path string) error {
 	return errors.Join(err, st.Close())
 }
 
-// sweepAuthors deletes authors without records, if there are many authors. The caller must hold the
-// history token.
+// sweepAuthors deletes authors that are no longer used by any record. It does nothing if there are
+// only a few authors. The caller must hold the history token.
 func (up *Maintenance) sweepAuthors(ctx context.Context, now time.Time) error {
 	table := &up.st.authors
 	table.mu.RLock()

@@ -47,7 +47,9 @@ func (w *revisionWaiters) release(rev int64) {
 
 // A roomMaker connects deletes that lack room with the goroutine that compacts.
 type roomMaker struct {
-	short chan struct{} // requests a compaction; capacity 1, so that the writer never blocks
+	// short is used to request a compaction. It has a capacity of 1, so that the writer does not
+	// block.
+	short chan struct{}
 
 	mu     sync.Mutex    // guards the fields below
 	active bool          // a goroutine reads short

@@ -1,16 +1,16 @@
 package store
 
-// This file remembers positions on long version chains. To find an object at a revision, a reader
-// follows its versions back from the newest one (read.go), with one lookup for each version. If the
-// object has changed a hundred thousand times since, this takes a tenth of a second. Clients that
-// read the past usually do so repeatedly. Therefore each such walk stores some of its positions,
-// and the next walk starts at the nearest one.
+// This file remembers positions on long version chains. To find an object at a given revision, a
+// reader starts with the newest version and follows the chain to older versions (read.go). Each
+// step requires a lookup. If the object has changed a hundred thousand times since, this takes a
+// tenth of a second. Clients that read the past usually do so repeatedly. To make this faster, each
+// walk stores some positions, and the next walk can start at the nearest position.
 //
-// A position is a revision of the key above the requested one. Versions above a readable revision
-// are never compacted, and versions never change. So a position stays valid as long as a read can
-// reach it; positions below CompactRev are never used. A replica that was filled again may lack a
-// position, which is then removed. Short chains have no positions, and there are none until old
-// revisions are read.
+// A position is a revision of the key that is higher than the requested revision. Versions do not
+// change, and they are not compacted if they are above a readable revision. This means that a
+// position is valid for all reads that can use it. Positions below CompactRev are not used. If a
+// replica has been filled again, a position may no longer exist. In this case, all positions of the
+// key are removed. No positions are stored for short chains or if no client reads old revisions.
 
 import (
 	"slices"
@@ -21,7 +21,9 @@ const (
 	waypointEvery = 64      // in versions
 	waypointsMax  = 1 << 16 // maximum number of positions: half a megabyte
 	wayKeysMax    = 4096    // maximum number of keys with positions
-	chainStepsMax = 8000    // versions that one read transaction skips; its first key may exceed this
+	// chainStepsMax is the maximum number of versions to skip in a read transaction. It may be
+	// exceeded by a single key.
+	chainStepsMax = 8000
 )
 
 // waypoints are the positions by key.
@@ -49,13 +51,13 @@ func (w *waypoints) above(key []byte, rev int64) int64 {
 	return list[i]
 }
 
-// add stores the positions that a walk has passed, from the newest to the oldest. It may replace
+// add stores the positions that were collected by a walk, starting with the newest. It may replace
 // positions of other keys.
 func (w *waypoints) add(key []byte, passed []int64) {
 	if w == nil || len(passed) < 2 {
 		return
 	}
-	for len(passed) > waypointsMax/4 { // keep every second position, or every fourth
+	for len(passed) > waypointsMax/4 { // keep every second position, or even fewer
 		passed = slices.DeleteFunc(slices.Clone(passed), everySecond())
 	}
 	w.mu.Lock()

@@ -1,7 +1,8 @@
 package store
 
-// This file implements the writer: the queue of changes, group commits, the checks of each change,
-// and the writing of records. store.go describes the order in which a commit becomes visible.
+// This file implements the writer. It contains the queue, the group commits, the checks of each
+// change and the code that writes the records. See store.go for the order in which changes become
+// visible.
 
 import (
 	"bytes"
@@ -18,7 +19,7 @@ import (
 )
 
 // Commit makes one change durable and returns the written record. ctx only limits the wait in the
-// queue. After the writer has taken the change, Commit waits for its answer.
+// queue. Once the writer has started to process the change, Commit waits for the result.
 func (st *Store) Commit(ctx context.Context, c Change) (Record, error) {
 	if c.Author == (Author{}) && st.Opts.Author != nil {
 		c.Author = st.Opts.Author(ctx)
@@ -121,30 +122,33 @@ func (st *Store) write() {
 	}
 }
 
-// A pace decides how long the next commit waits for more changes. It is based on the last commit.
-// Writers that just got an answer are likely to write again soon, and other writers are already
-// waiting. If the next commit started with only the waiting ones, the two groups would alternate
-// forever, and each commit would have half of the writers. Therefore the next commit waits for both
-// groups, at most as long as a commit takes. Half as many commits need half as much processor time,
-// most of which the kernel spends on writing to the disk, and the writers still get as many answers
-// in the same time.
+// A batchPacer decides how long the next commit should wait for more changes. It is based on the
+// last commit. Writers that just got an answer are likely to write again soon, and other writers
+// are already waiting. If the next commit started with only the waiting ones, the two groups would
+// alternate forever, and each commit would have half of the writers. To avoid this, the next commit
+// waits for both groups, but not longer than the last commit took. This reduces the number of
+// commits and the processor time by half, since most of the time is spent in the kernel to write to
+// the disk. The throughput is the same.
 //
-// This works for writers that return in time. Slower ones, such as clients on a network, would only
-// delay the others. If fewer than half of the missing writers arrive during a wait, the following
-// waits are shortened to a third. The number of shortened waits is one at first, then three, and so
-// on up to 63. After them a full wait is tried again.
+// This works for writers that return in time. If a writer is slow, for example a client on a
+// network, waiting for it would only delay the others. If fewer than half of the missing writers
+// arrive during a wait, the following waits are shortened to a third. At first, only one wait is
+// shortened, then three, and so on up to 63. After that, the full wait is used again.
 type batchPacer struct {
 	size, waiting int
 	ended         time.Time
 	took          time.Duration
 
-	futileWaits, short int // number of waits shortened by the last failed one, and how many of them remain
+	// futileWaits is the number of waits to shorten after the last failed wait. short is the number
+	// of shortened waits that are left.
+	futileWaits, short int
 }
 
 // maxFutileWaits is the maximum number of shortened waits after a failed one.
 const maxFutileWaits = 63
 
-// next returns how many changes the next commit waits for, and for how long.
+// next returns the number of changes that the next commit should wait for, and the maximum time to
+// wait.
 func (p *batchPacer) next() (expected int, patience time.Duration) {
 	patience = p.took
 	if p.short > 0 {
@@ -170,7 +174,7 @@ func (p *batchPacer) observe(missing, came int) {
 	}
 }
 
-// collect adds changes to a batch until it has the expected size or patience has passed.
+// collect adds changes to the batch until it has the expected size or the timer has expired.
 func (st *Store) collect(batch []*pendingWrite, expected int, patience time.Duration) []*pendingWrite {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -206,8 +210,8 @@ func (st *Store) gather(batch []*pendingWrite, e *pendingWrite) []*pendingWrite 
 	}
 }
 
-// commitBatch commits and publishes a batch and answers its members. If a precondition fails, only
-// that member fails.
+// commitBatch commits a batch, publishes the changes and notifies the callers. If a precondition
+// fails, only that member fails.
 func (st *Store) commitBatch(batch []*pendingWrite) {
 	if !slices.ContainsFunc(batch, func(e *pendingWrite) bool { return !e.proof }) {
 		answer(batch, nil)
@@ -260,7 +264,7 @@ func (st *Store) put(s *stage, batch []*pendingWrite) error {
 	return s.SetSequence(boltfile.InRev, uint64(s.rev))
 }
 
-// answer wakes the callers of a batch and then the watchers of its changes.
+// answer notifies the callers of a batch first and then the watchers.
 func answer(batch []*pendingWrite, wake []chan struct{}) {
 	for _, e := range batch {
 		e.answer <- struct{}{}
@@ -270,8 +274,9 @@ func answer(batch []*pendingWrite, wake []chan struct{}) {
 	}
 }
 
-// reportOutcome calls Options.OnBatch. It omits outcomes that do not show whether writing works: a
-// batch without any change, and a batch of deletes above the quota or below the reserve.
+// reportOutcome calls Options.OnBatch. It does nothing if the result does not show whether writes
+// are possible. This is the case if the batch has no changes, or if it only contains deletes that
+// are allowed despite the quota or the reserve.
 func (st *Store) reportOutcome(batch []*pendingWrite, err error, full bool) {
 	if st.Opts.OnBatch == nil {
 		return
@@ -301,9 +306,9 @@ type stage struct {
 	rev        int64         // newest assigned revision
 	key, place []byte        // buffers for bbolt, which copies them
 	depended   [2]dependency // parent and type of the last create
-	now        int64         // time in milliseconds; 0 means that records have no time
-	// ring has the committed events, or is nil. Only the writer changes the log, so it reads it
-	// without a lock.
+	now        int64         // time in milliseconds, or 0 to omit the time
+	// ring contains the committed events. It may be nil. It can be read without a lock, because
+	// only the writer can modify it.
 	ring *eventLog
 
 	sealing        *Sealing                        // nil means no encryption
@@ -383,7 +388,7 @@ func (s *stage) authored(e *pendingWrite, err error) error {
 	return s.write(e)
 }
 
-// state returns the state of a key, or the zero state if it has none.
+// state returns the state of the given key. If the key does not exist, it returns the zero state.
 func (s *stage) state(key string) (keyState, error) {
 	s.key = append(s.key[:0], key...)
 	v, err := s.keys.Get(s.key)
@@ -393,8 +398,8 @@ func (s *stage) state(key string) (keyState, error) {
 	return decodeKeyState(s.key, v)
 }
 
-// A dependency is a key that creates depend on, with its state in the transaction. Consecutive
-// creates often depend on the same key.
+// A dependency contains the state of a key that must exist to create an object. Consecutive creates
+// often depend on the same key.
 type dependency struct {
 	key string // "" means none
 	is  keyState
@@ -483,8 +488,8 @@ func (s *stage) newest(e *pendingWrite) (old Record, err error) {
 	return old, err
 }
 
-// write stores the record and the key state. One allocation holds both, because bbolt needs them
-// until the commit and the event log even longer.
+// write stores the record and the key state. Both are stored in a single allocation. It is used by
+// bbolt until the commit and by the event log after that.
 func (s *stage) write(e *pendingWrite) error {
 	value := encodeRecord(&e.rec, e.JSON, e.RevAt, keyStateSize)
 	size := len(e.rec.JSON)
@@ -647,7 +652,7 @@ func (s *stage) record(rev int64, key string) ([]byte, error) {
 // recordRoom records the state of the disk after a batch: whether the commit failed because the
 // disk was full, and whether there is less room than the reserve. It requests a compaction if a
 // write was refused for lack of space, and after each delete while other writes would be refused.
-// Batches of maintenance jobs alone have no effect.
+// It does nothing if the batch only contains maintenance jobs.
 func (st *Store) recordRoom(batch []*pendingWrite, s *stage, err error) {
 	if !slices.ContainsFunc(batch, isRequested) {
 		return
@@ -668,19 +673,19 @@ func (st *Store) recordRoom(batch []*pendingWrite, s *stage, err error) {
 
 func refusedForSpace(e *pendingWrite) bool { return e.err == ErrDiskFull || e.err == ErrQuota }
 
-// isRequested reports whether a write was requested by a client or a replica's log, and not by
-// maintenance.
+// isRequested reports whether the write was requested by a client or by the log of a replica. It
+// returns false for maintenance jobs.
 func isRequested(e *pendingWrite) bool { return e.job == nil && !e.proof }
 
-// commitSeparately commits the members of a batch separately, because the disk had no room for all
-// of them together.
+// commitSeparately commits each member of a batch separately. It is called if the disk does not
+// have enough space for the whole batch.
 func (st *Store) commitSeparately(batch []*pendingWrite) {
 	for i := range batch {
 		st.commitBatch(batch[i : i+1])
 	}
 }
 
-// commitInRoom commits a change. If a change that frees space finds no room, it is tried again
+// commitInRoom commits a change. If there is no room for a change that frees space, it is retried
 // after a compaction.
 func (st *Store) commitInRoom(ctx context.Context, c Change) (rec Record, err error) {
 	if !c.makesRoom() {
