@@ -29,9 +29,9 @@ type node struct {
 	kind  byte // one of { [ " as in JSON; 0 for a number, true, false or null; * for a masked value
 	hash  uint64
 	size  int
-	text  string // The text of a string or a literal. For masked values, this is the replacement.
-	keys  []string
-	items []*node // items of a list, or values of an object in the order of keys, which are sorted
+	text  string   // The text of a string or a literal. For masked values, this is the replacement.
+	keys  []string // sorted names of the members of an object
+	items []*node  // items of a list, or values of an object in the order of keys
 }
 
 func (n *node) member(key string) *node {
@@ -107,7 +107,7 @@ const (
 	ofRoot              // the object itself
 	ofMetadata          // the metadata
 	ofAnnotations       // the annotations
-	ofSecret            // the data of a Secret, in which all values are masked, but not their names
+	ofSecret            // the data of a Secret; the values are masked, but not their names
 	hidden              // a value to mask
 	omitted             // a member to omit
 )

@@ -25,7 +25,7 @@
 // objects that two clients have written in turns, and only for a limited number of bytes per
 // second.
 //
-// Invariants: the memory usage and the duration of each call are limited. RecordRequest is safe for
+// Invariants: each call uses a limited amount of memory and time. RecordRequest is safe for
 // concurrent use. Apart from the ticker in Run, all times are passed in by the caller.
 package findings
 
@@ -135,7 +135,7 @@ type Detector struct {
 	mu       sync.Mutex
 	loops    table[loop]
 	objects  table[object]
-	suspects map[uint64]*suspect // objects that two clients have written in turns, indexed by hash
+	suspects map[uint64]*suspect // objects with alternating writes by two clients, indexed by hash
 	allowed  float64             // remaining number of bytes that may be compared
 	refilled time.Time
 	active   []*Finding
@@ -307,7 +307,7 @@ func (f *Finding) copy() Finding {
 	return c
 }
 
-// A suspect represents an object that two clients have written in turns.
+// A suspect is an object with alternating writes by two clients.
 type suspect struct {
 	last  time.Time
 	paths map[string]*path
@@ -329,7 +329,7 @@ type path struct {
 	since    time.Time
 }
 
-// A loop counts the repetitions of a request by a client.
+// A loop counts how often a client repeats a request.
 type loop struct {
 	window second // number of the window that count belongs to
 	count  uint32
@@ -342,13 +342,14 @@ type loop struct {
 // An object keeps track of the recent writes to a single object. Clients are represented by
 // shortened hashes.
 type object struct {
-	// The last client that changed the object, the last client that wrote it without a change, and
-	// the last client that deleted it.
+	// writer is the last client that changed the object. idler is the last client that wrote it
+	// without a change. deleter is the last client that deleted it.
 	writer, idler, deleter uint32
-	// The address of the last writer and the number of times that the address has changed.
+	// from is the address of the last writer. turns is the number of times that the address has
+	// changed.
 	from, turns uint32
-	// The number of times that the writer has changed, and the number of times that one client has
-	// created the object after another client had deleted it.
+	// switches is the number of times that the writer has changed. returned is the number of times
+	// that the object was deleted by one client and then created by another.
 	switches, returned uint32
 	switched, turned   second
 	idled              second
@@ -356,7 +357,7 @@ type object struct {
 	recreated          *pair // nil until the object is created again
 }
 
-// A pair represents two clients. One of them deletes an object, and the other creates it again.
+// A pair represents a client that deletes an object and another client that creates it again.
 type pair struct {
 	deleter Client
 	since   time.Time

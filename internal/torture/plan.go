@@ -54,7 +54,7 @@ const (
 	deleted = "deleted" // another client deletes an object created by the controller
 	ending  = "ending"  // the namespace is deleted
 	held    = "held"    // a deleted object is held by another client's finalizer for some time
-	remade  = "remade"  // another client deletes and recreates the object of a user
+	remade  = "remade"  // another client deletes a user's object and creates it again
 	// A replica is paused after a write was committed. It is resumed when there is a new leader.
 	zombie = "zombie"
 )
@@ -266,7 +266,8 @@ func (m *planner) changes() {
 	}
 }
 
-// watched adds plans that delay the events of a type.
+// watched adds plans for each type that the controller watches. Either all events are delayed, or
+// the watch only sends bookmarks for some time.
 func (m *planner) watched() {
 	var known, marked []string
 	for i := range m.requests {
