@@ -1,7 +1,7 @@
 package boltfile
 
-// The store uses this file for all changes to its buckets. A WriteTx is a write transaction of bbolt
-// that records each change. The list of changes is the body of the transaction's record in the
+// The store uses this file to change its buckets. A WriteTx is a write transaction of bbolt that
+// records each change. The list of changes is the body of the transaction's record in the
 // write-ahead log (wal.go). Applying the same changes in the same order to the same state produces
 // the same buckets. This includes the changes made by compactions and by the deletion of authors.
 //
