@@ -60,7 +60,7 @@ const (
 )
 
 const (
-	bookmarks  = "bookmarks"  // a watch only sends bookmarks until it is terminated
+	bookmarks  = "bookmarks"  // a watch sends only bookmarks before it is terminated
 	unlabelled = "unlabelled" // another client temporarily removes all labels from an object
 )
 
@@ -342,8 +342,8 @@ func (m *planner) madeByUser(key string) *history.Line {
 	return nil
 }
 
-// alone reports whether no user has written the object. The controller would not be able to restore
-// a user's changes.
+// alone reports whether there are no writes to the object by users. The controller would not be
+// able to restore a user's changes.
 func (m *planner) alone(key string) bool {
 	return !slices.ContainsFunc(m.lines, func(line history.Line) bool { return keyOfLine(&line) == key && whoWrote(&line) == byUser })
 }

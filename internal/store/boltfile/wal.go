@@ -3,7 +3,7 @@ package boltfile
 // This file implements the write-ahead log of a data file, which makes writes durable. logfile.go
 // describes its format.
 //
-// A disk may reorder unsynced writes. Without a log, bbolt has to sync each commit twice: first the
+// A disk may reorder unsynced writes. Therefore bbolt itself syncs each commit twice: first the
 // pages, and then the meta page that refers to them. Both syncs write scattered pages. With a log,
 // it is sufficient to sync a single block. The writer appends each commit to the log as a single
 // record. It syncs the record while bbolt commits without a sync. The commit is then published and
@@ -28,8 +28,8 @@ package boltfile
 // only the pages that are still in use.
 //
 // Two halves. The halves of the log are used in turn. If a checkpoint is due or the current half is
-// full, the writer switches to the other half. At the same time, a goroutine starts a checkpoint of
-// the current state.
+// full, the writer switches to the other half. At the same time, a goroutine makes a checkpoint of
+// the state at that point.
 //
 //	writer           ... record 812 | half 1, epoch 8: record 813 ...                        transaction R2 begins between the two
 //	goroutine        data file synced → head and its copy: from R2 on, epoch 8 → R1 closed    half 0 is free again
