@@ -709,7 +709,7 @@ func turn(b *testing.B, s *testServer, n int, request func(i int) []byte) (used,
 func BenchmarkHistoryPrice(b *testing.B) {
 	const perTurn, listed = 1000, 500
 	with, without := startTest(b), startTest(b)
-	without.st.Opts.Author, without.api.instruments.Findings = nil, nil // nobody asks it anything yet
+	without.st.Opts.Author, without.api.instruments.Findings = nil, nil // no request has been sent to it yet
 	without.st.Opts.Clock = func() time.Time { return time.UnixMilli(0) }
 	for _, s := range []*testServer{with, without} {
 		s.fill(listed, 1024)

@@ -268,7 +268,7 @@ type shutdown struct {
 // anything is written, so that a rejected file is not changed. No phase requires an object:
 // unreadable objects are logged and omitted until they are repaired.
 var phases = []func(*server, context.Context) error{
-	//                            WHAT                                           NEEDS OF THE FILE
+	//                            STEP                                           NEEDS OF THE FILE
 	(*server).listen,          // bind the port before creating any file
 	(*server).prepare,         // connect to etcd, read certificates and users, open the audit log
 	(*server).open,            // open the data file, or the replica of etcd     meta pages, format, lineage

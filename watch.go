@@ -67,7 +67,8 @@ type watchHooks struct {
 	// opened is called when the watch is running. at returns the revision up to which all events
 	// were sent.
 	opened func(at func() int64)
-	// started is called at least once, when the initial events were sent or if there are none.
+	// started is called at least once. If there are initial events, it is called after they have
+	// been sent.
 	started func()
 	// listed is called after the bookmark that ends the initial events.
 	listed func()

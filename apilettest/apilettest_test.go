@@ -228,7 +228,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// TestFailureIsReported runs a test that fails, and one that succeeds.
+// TestFailureIsReported runs a failing test and a successful test.
 func TestFailureIsReported(t *testing.T) {
 	if result := os.Getenv(child); result != "" {
 		s := Start(t)

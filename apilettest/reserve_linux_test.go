@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestReservedPort listens three times on a reserved port. Nobody listens in between, and nobody
-// else gets the port.
+// TestReservedPort listens three times on a reserved port. Although the port is closed in between,
+// no other process can use it.
 func TestReservedPort(t *testing.T) {
 	port, err := reservePort()
 	if err != nil {

@@ -64,7 +64,7 @@ func TestAppointmentsWaitLongerAfterEachFailure(t *testing.T) {
 			}
 		}
 		a.running = true
-		a.trigger() // while it is asked
+		a.trigger() // while a check is in progress
 		a.reschedule(false, checkInterval)
 		if wait := time.Until(a.due); wait > firstRetry || a.isDue(time.Now()) {
 			t.Errorf("asked for once more, it waits %v", wait)

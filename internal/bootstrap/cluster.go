@@ -137,7 +137,7 @@ func (f Initializer) ClientAuthorities(ctx context.Context, pem []byte, proxies 
 }
 
 // PublishAuthorities publishes the authorities that a server accepts, and logs errors. proxy is the
-// client certificate for other servers, or nil if there is none.
+// client certificate for other servers, or nil if the server does not have a certificate.
 func (f Initializer) PublishAuthorities(ctx context.Context, cfg *auth.Config, proxy *certs.FrontProxy) {
 	pem, err := cfg.Authorities()
 	proxies, problem := cfg.RequestHeader.Config()

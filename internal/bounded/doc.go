@@ -10,10 +10,10 @@
 //	err = bounded.Unmarshal(stored, &pod)                      // a stored document: only quantities are checked
 //	if bounded.Inspect(encoded).Depth > bounded.StoredDepth {} // a document to be stored
 //
-// These functions are in decode.go. The limits of numbers are in quantities.go, the limit of
-// memory is in weight.go, and the limits of depth and of the years of times are in document.go.
-// The files of the administrator, which are trusted, are read by strict.go. Documents within the
-// limits are decoded by k8s.io/apimachinery and sigs.k8s.io/json.
+// These functions are in decode.go. See quantities.go for the limits of numbers, weight.go for the
+// limit of memory, and document.go for the limits of depth and of the years of times. The files of
+// the administrator are trusted and are read by strict.go. Documents within the limits are decoded
+// by k8s.io/apimachinery and sigs.k8s.io/json.
 //
 // Invariants: The document is checked before it is decoded, and the check is much cheaper than
 // decoding (BenchmarkCheckQuantities, BenchmarkWeight). This package does not import other

@@ -1,5 +1,6 @@
-// Package changes compares two versions of an object. It returns the differences either as a list
-// of paths with their old and new values, or as a unified diff in YAML format.
+// Package changes provides functions to compare two versions of an object. It returns the
+// differences either as a list of paths with their old and new values, or as a unified diff in YAML
+// format.
 //
 //	list, more, err := changes.Options{}.Compare(old, new)
 //	// .spec.template.spec.containers[name=web].image  "nginx:1"  "nginx:2"
@@ -8,8 +9,8 @@
 // unique within the list. If there is no such member, items are compared by position, ignoring any
 // common items at the start and at the end. metadata.managedFields, resourceVersion and generation
 // are ignored, because every write changes them. The values of Secrets and kubectl's
-// last-applied-configuration annotation are masked before the comparison. The result shows that a
-// masked value has changed, but never the value itself.
+// last-applied-configuration annotation are masked before the comparison. If a masked value has
+// changed, the result contains the path, but not the value.
 //
 // Start with document.go, which parses JSON into a tree of nodes with hashes and sizes. Then read
 // this file (the walk through two trees) and text.go (YAML and its diff).
@@ -34,8 +35,8 @@ const (
 	stepMax  = 1024 // maximum size of a step in bytes
 )
 
-// A Change describes the path of a value that has changed. Old is nil if the value was added, and
-// New is nil if the value was removed.
+// A Change describes a changed value and its path. If the value was added, Old is nil. If the value
+// was removed, New is nil.
 type Change struct {
 	Path string          `json:"path"` // .spec.ports[name=http].port
 	Old  json.RawMessage `json:"old,omitempty"`
@@ -47,9 +48,9 @@ type Change struct {
 	was, is uint64
 }
 
-// Hashes returns the hashes of the whole values, including values that are cut or masked. 0 means
-// that there is no value. The hashes can be compared with those of another comparison if both use
-// the same Seed.
+// Hashes returns the hashes of the old and the new value, or 0 if there is no value. If a value is
+// cut or masked, its hash is still computed from the whole value. The hashes can be compared with
+// those of another comparison if both use the same Seed.
 func (c *Change) Hashes() (old, new uint64) { return c.was, c.is }
 
 // Compare returns the differences between the old and the new version, up to the limit on the
@@ -126,7 +127,7 @@ func (w *walk) stepTo(at *step, n *node, key string, i int) *step {
 	return &step{up: at, index: i + 1}
 }
 
-// objects compares the members of two objects in the order of their names.
+// objects compares two objects. It visits their members in the order of the names.
 func (w *walk) objects(at *step, a, b *node) {
 	i, j := 0, 0
 	for i < len(a.keys) || j < len(b.keys) {
@@ -168,12 +169,14 @@ func (w *walk) lists(at *step, a, b *node) {
 	}
 }
 
-// mergeKeys are the members that identify the items of lists in Kubernetes objects: conditions,
-// containers, tolerations, owners, addresses, ports and mounts.
+// mergeKeys contains the names of the members that may identify the items of a list. They are used
+// in Kubernetes objects for conditions, containers, tolerations, owners, addresses, ports and
+// mounts.
 var mergeKeys = []string{"type", "name", "key", "uid", "ip", "containerPort", "port", "mountPath", "topologyKey"}
 
-// mergeKey returns the first member that every item of both lists has, with a string or number that
-// is unique in its list. It returns "" if no such member exists.
+// mergeKey returns the name of a member that can be used to identify the items of both lists. Every
+// item must have the member, and its value must be a string or number that is unique in the list.
+// If no such member exists, it returns "".
 func mergeKey(a, b *node) string {
 	for _, key := range mergeKeys {
 		if isUniqueKey(a, key) && isUniqueKey(b, key) {
@@ -198,7 +201,7 @@ func isUniqueKey(list *node, key string) bool {
 // keyed compares two lists using the given key to match their items. If the order of the common
 // items differs, this is reported as a change of the list, with its old and new keys as values.
 func (w *walk) keyed(at *step, key string, a, b *node) {
-	var wasOrder, isOrder node // the items that both lists have, represented by their keys
+	var wasOrder, isOrder node // keys of the items that exist in both lists
 	wasOrder.kind, isOrder.kind = '[', '['
 	now := make(map[string]*node, len(b.items))
 	for _, item := range b.items {
@@ -276,11 +279,11 @@ func cutAt(text string, size int) string {
 	return text[:size]
 }
 
-// A step is one element of a path. A nil step represents the root of the document.
+// A step represents an element of a path. A nil step represents the root of the document.
 type step struct {
 	up    *step
 	name  string // name of the member, or value of the item's key
-	key   string // the member that identifies the item; "" for a member
+	key   string // name of the member that identifies the item, or "" for a member
 	index int    // The index is one-based for items without a key, and zero otherwise.
 }
 

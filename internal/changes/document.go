@@ -1,8 +1,8 @@
 package changes
 
-// This file parses a JSON document into a tree. Each node stores the hash of its subtree, which
-// makes it possible to compare two subtrees in constant time. It also stores the size of its JSON.
-// Secret values are masked by the parser, so they are never stored in a tree.
+// This file parses a JSON document into a tree. Each node stores the hash of its subtree, so two
+// subtrees can be compared in constant time. It also stores the size of its JSON. Secret values are
+// masked by the parser, so they are never stored in a tree.
 
 import (
 	"encoding/json"
@@ -29,9 +29,9 @@ type node struct {
 	kind  byte // one of { [ " as in JSON; 0 for a number, true, false or null; * for a masked value
 	hash  uint64
 	size  int
-	text  string // The text of a string or a literal. For masked values, this is the replacement.
-	keys  []string
-	items []*node // The items of a list, or the values of an object in the same order as the sorted keys.
+	text  string   // The text of a string or a literal. For masked values, this is the replacement.
+	keys  []string // sorted names of the members of an object
+	items []*node  // items of a list, or values of an object in the order of keys
 }
 
 func (n *node) member(key string) *node {
@@ -79,7 +79,7 @@ func (p *parser) parse(doc []byte) (*node, error) {
 	return root, nil
 }
 
-// pair returns the trees of two versions of an object. Either may be empty. If one version declares
+// pair parses two versions of an object. Either version may be empty. If one version declares
 // itself a Secret, both are treated as Secrets.
 func (p *parser) pair(old, new []byte) (a, b *node, err error) {
 	if len(old) > 0 {
@@ -107,7 +107,7 @@ const (
 	ofRoot              // the object itself
 	ofMetadata          // the metadata
 	ofAnnotations       // the annotations
-	ofSecret            // The data of a Secret. The names of its members are kept, but the values are masked.
+	ofSecret            // the data of a Secret; the values are masked, but not their names
 	hidden              // a value to mask
 	omitted             // a member to omit
 )
@@ -210,8 +210,8 @@ func (p *parser) newNode() *node {
 	return n
 }
 
-// members parses all members of an object and then sorts them by name. If there are multiple
-// members with the same name, the last one wins, as with other parsers.
+// members parses all members of an object and sorts them by name. If there are multiple members
+// with the same name, it uses the last one, like other parsers.
 func (p *parser) members(n *node, in place) {
 	p.at++
 	sorted := true
@@ -330,9 +330,8 @@ func quoted(text string) json.RawMessage {
 	return b
 }
 
-// Redact returns copies of both versions in which managedFields are removed and secret values are
-// masked. Either version may be empty. If a masked value is not the same in both versions, the two
-// masks are different.
+// Redact returns copies of both versions without managedFields and with masked secret values.
+// Either version may be empty. If a masked value has changed, the two masks are different.
 func (r Options) Redact(old, new []byte) (was, is json.RawMessage, err error) {
 	a, b, err := r.redacted(old, new, "managedFields")
 	if err != nil {
@@ -371,8 +370,8 @@ func distinguishMasked(a, b *node) {
 // Options configure a comparison.
 type Options struct {
 	Secret        bool // the documents are v1 Secrets; not needed if they have a kind and an apiVersion
-	MaxChanges    int  // maximum number of changes; 0 means 100
-	MaxValueBytes int  // approximate maximum size in bytes of a value; 0 means 256
+	MaxChanges    int  // maximum number of changes, or 0 for the default of 100
+	MaxValueBytes int  // approximate maximum size of a value in bytes, or 0 for the default of 256
 
 	// Seed is used to compute the hashes returned by Change.Hashes. If it is zero, each comparison
 	// uses a new seed.

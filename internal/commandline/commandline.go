@@ -5,9 +5,10 @@
 //	apilet COMMAND [FLAGS] ... runs one command and exits
 //	apilet help [COMMAND]      prints the commands and then the flags; COMMAND --help prints only the flags of that command
 //
-// A flag belongs to the command that defines it. Both `apilet check --listen :80` and the use of a
-// backup flag without the command backup are errors. An error is printed in one line that names the
-// help to read, and the exit code is 2. The package adds the commands help, completion and version.
+// A flag belongs to the command that defines it. Therefore `apilet check --listen :80` is an error.
+// It is also an error to use a flag of the command backup without this command. An error is printed
+// in one line that names the help to read, and the exit code is 2. The package adds the commands
+// help, completion and version.
 //
 //	p := commandline.Program{Name: "apilet", Description: "...", Commands: func() []commandline.Command { ... }, Version: version}
 //	os.Exit(p.Run(os.Args[1:], os.Stdout, os.Stderr))
@@ -25,7 +26,7 @@ import (
 
 // A Program is a table of commands.
 type Program struct {
-	Name        string // the name of the program in its help
+	Name        string // name of the program in the help
 	Description string // a sentence for the beginning of the help
 	// Commands returns the table. It is called for each use, because flags write into variables
 	// that the Run functions read. The first command has no name.
@@ -36,10 +37,10 @@ type Program struct {
 // A Command is a row of the table.
 type Command struct {
 	Name        string           // "" for the command that runs if no command is given
-	Args        string           // the arguments after the flags, for the help
+	Args        string           // description of the arguments for the help
 	ArgCounts   []int            // the allowed numbers of arguments
 	Description string           // a short description
-	words       []string         // the possible arguments, for completion; nil means a file
+	words       []string         // possible arguments for completion; if nil, the argument is a file
 	Groups      []FlagGroup      // the flags
 	Run         func(Call) error // runs the command; an error ends the program with exit code 1
 }
@@ -50,7 +51,7 @@ type FlagGroup struct {
 	Define func(*flag.FlagSet) // adds the flags to a set
 }
 
-// A Call contains the arguments and the output of one call of a command.
+// A Call contains the arguments and the output of a command.
 type Call struct {
 	Args        []string  // the arguments after the flags
 	Out, Errors io.Writer // standard output and standard error
@@ -96,7 +97,7 @@ func (p *Program) Run(args []string, stdout, stderr io.Writer) int {
 	}
 	flags := p.flagSet(row)
 	showVersion := false
-	if flags.Lookup("version") == nil { // the command has no other flag of this name
+	if flags.Lookup("version") == nil { // unless the command defines its own flag with this name
 		flags.BoolVar(&showVersion, "version", false, "")
 	}
 	plain, asked := parse(flags, args)
@@ -162,8 +163,8 @@ func (p *Program) flagSet(row *Command) *flag.FlagSet {
 	return f
 }
 
-// plainFlagError rewrites an error of package flag. It writes flags with two dashes, and explains
-// which kind of value was expected.
+// plainFlagError rewrites an error of package flag. It writes flags with two dashes and adds an
+// explanation of the expected value.
 func plainFlagError(flags *flag.FlagSet, err error) string {
 	text := strings.Replace(err.Error(), "flag provided but not defined: -", "unknown flag: --", 1)
 	if before, found := strings.CutSuffix(text, ": parse error"); found {
@@ -172,7 +173,7 @@ func plainFlagError(flags *flag.FlagSet, err error) string {
 	return strings.NewReplacer("for flag -", "for flag --", "an argument: -", "an argument: --", " for -", " for --").Replace(text)
 }
 
-// parseError explains why the value of a flag is invalid.
+// parseError returns the reason why the value of a flag is invalid.
 func parseError(f *flag.Flag) string {
 	if f == nil {
 		return "parse error"
@@ -225,8 +226,8 @@ func (p *Program) printHelp(c Call) error {
 	return p.help(row, c.Out)
 }
 
-// help prints the description and the flags of a command. For the command without a name it first
-// prints the list of commands.
+// help prints the description of a command and its flags. If the command does not have a name, it
+// first prints a list of all commands.
 func (p *Program) help(row *Command, out io.Writer) error {
 	var text strings.Builder
 	if row.Name == "" {

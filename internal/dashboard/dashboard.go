@@ -9,14 +9,14 @@
 //
 // The page is embedded in the program and loads nothing from other servers. It uses the credentials
 // of the user to fetch objects from the API (including past versions below /at/), changes from
-// /debug/history and findings from /debug/findings. Each of these endpoints performs its own
-// authorization. The remaining data (flow control, watches and the store) is one JSON document from
+// /debug/history and findings from /debug/findings. Authorization is performed by each of these
+// endpoints. The remaining data (flow control, watches and the store) is one JSON document from
 // this package. The document is only generated when it is requested, and at most twice per second
 // regardless of the number of pages.
 //
-// Invariants: names and values come from users, so no script converts text to HTML. The
-// Content-Security-Policy prevents this as well. Both the size of the document and the number of
-// pages that may request it are limited.
+// Invariants: scripts never convert text to HTML, because names and values come from users. The
+// Content-Security-Policy also prevents this. The size of the document and the number of pages that
+// may request it are limited.
 package dashboard
 
 import (
@@ -48,7 +48,7 @@ const DataPath = request.PathUI + "data"
 const (
 	refreshInterval = 500 * time.Millisecond
 	maxPages        = 100
-	pageLease       = 15 * time.Second // a page without a request for this long is considered closed or hidden
+	pageLease       = 15 * time.Second // if a page has not made a request for this long, it is considered closed or hidden
 	pageIDMax       = 40
 
 	shownResources = 500
@@ -71,11 +71,11 @@ type Page struct {
 	once      sync.Once
 	assembled *assembled // set by once
 
-	mu     sync.Mutex // guards the fields below, up to pages
+	mu     sync.Mutex // guards places and pages
 	places *limits.Slots
 	pages  map[string]openPage // indexed by the random ID chosen by each page
 
-	buildLock sync.Mutex // protects the following fields, and is held while the document is generated
+	buildLock sync.Mutex // guards the following fields; held while the document is generated
 	made      time.Time
 	body      []byte
 }
@@ -119,8 +119,8 @@ func hashOf(text string) string {
 }
 
 // RedirectBrowsers redirects browsers, which prefer text/html to every other format, to the page.
-// All other requests are passed to next. No authorization is necessary, since the page contains no
-// data.
+// All other requests are passed to next. No authorization is necessary, because the page does not
+// contain any data.
 func RedirectBrowsers(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
@@ -163,8 +163,8 @@ func (p *Page) ServePage(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(p.assembled.html) // If this fails, the client has gone away.
 }
 
-// ServeData serves the document. Each page identifies itself by ?page= with a random name. At most
-// The number of pages is limited to maxPages in total, and to a quarter of that for each user.
+// ServeData serves the document. Each page identifies itself by ?page= with a random name. The
+// number of pages is limited to maxPages in total, and to a quarter of that for each user.
 func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -191,13 +191,13 @@ func (p *Page) ServeData(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(p.document())
 }
 
-// An openPage is a page that has made a request within the last pageLease.
+// An openPage represents a page whose last request is not older than pageLease.
 type openPage struct {
 	lastRequest time.Time
 	release     func()
 }
 
-// admit reports whether the page may be served, and renews its place.
+// admit reports whether the page may be served. If so, it renews the place of the page.
 func (p *Page) admit(u request.User, id string, now time.Time) bool {
 	id = strings.Clone(id[:min(len(id), pageIDMax)])
 	p.mu.Lock()
@@ -253,7 +253,7 @@ func (p *Page) document() []byte {
 	}
 	body, err := json.Marshal(&doc)
 	if err != nil {
-		panic(err) // cannot happen, because all values are numbers, strings and times
+		panic(err) // this cannot happen, because all values are numbers, strings and times
 	}
 	p.made, p.body = now, body
 	return body
@@ -281,7 +281,7 @@ type storeState struct {
 	Changes       int64     `json:"changes"`
 	CommitSeconds float64   `json:"commitSeconds"`
 	Bounds        []float64 `json:"bounds"` // upper bounds of commit durations in seconds
-	// The number of commits in each bucket. The last bucket is for everything above the highest
+	// The number of commits in each bucket. The last bucket counts all commits above the highest
 	// bound.
 	Buckets []int64 `json:"buckets"`
 	// resources sorted by the number of objects

@@ -9,9 +9,9 @@ package discovery
 //	…v1.DeleteOptions of v1       …v1.DeleteOptions of wardle…/v1   …v1.DeleteOptions of both group versions
 //
 // The definitions of apilet come first. Other servers are sorted by the priority of their groups.
-// The first server keeps the name. The document is streamed and never held in memory. The
-// definitions of apilet that other servers define as well are therefore generated once in advance,
-// and the result is cached until either side changes.
+// The first server keeps the name. The document is streamed and is never completely in memory.
+// Therefore all definitions of apilet that also exist on other servers are generated in advance.
+// The result is cached until either side changes.
 
 import (
 	"cmp"
@@ -34,11 +34,12 @@ const (
 type mergedSwagger struct {
 	of    *scheme.Catalog
 	parts []*Swagger // the merged parts of each server, with renamed references
-	// the kinds of a definition of apilet that other servers use for more kinds
+	// kinds of the definitions of apilet that other servers use for additional kinds
 	kinds map[string][]any
 }
 
-// swaggers returns the documents of other servers by descending priority of their groups.
+// swaggers returns the documents of other servers. They are sorted by the priority of their groups,
+// in descending order.
 func (o *RemoteVersions) swaggers() (all []*Swagger) {
 	if o == nil {
 		return nil
@@ -61,8 +62,8 @@ func (o *RemoteVersions) swaggers() (all []*Swagger) {
 	return all
 }
 
-// mergedSwagger returns the merged documents. The result is cached until the catalog or one of the
-// servers changes.
+// mergedSwagger returns the merged documents. It caches the result until the catalog or a server
+// changes.
 func (o *RemoteVersions) mergedSwagger(c *scheme.Catalog) *mergedSwagger {
 	swaggers := o.swaggers()
 	if len(swaggers) == 0 {
@@ -93,7 +94,7 @@ func (o *RemoteVersions) mergedSwagger(c *scheme.Catalog) *mergedSwagger {
 	return j
 }
 
-// definitionSink is a sink that keeps the wanted definitions.
+// definitionSink implements a sink that keeps the wanted definitions.
 type definitionSink struct {
 	wanted map[string]bool
 	found  map[string]map[string]any
@@ -172,8 +173,8 @@ func (n *names) rename(name string, theirs map[string]map[string]any, used map[s
 	}
 }
 
-// addKinds adds the kinds of another server's definition to an equal definition of apilet. The
-// definitions of other servers are not changed.
+// addKinds adds the kinds of another server's definition to an equal definition of apilet. It does
+// not change the definitions of other servers.
 func (n *names) addKinds(name string, existing, theirs map[string]any) {
 	more, _ := theirs[kindsMember].([]any)
 	if len(more) == 0 || !slices.Contains(n.ours, name) {

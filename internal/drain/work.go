@@ -1,7 +1,7 @@
 package drain
 
-// This file limits how long a stopping server waits for its background work and for the whole
-// process.
+// This file limits the time that a server needs to stop, both for its background work and for the
+// whole process.
 
 import (
 	"context"
@@ -25,7 +25,7 @@ type Work struct {
 	running map[string]int // number of running functions by name
 }
 
-// Go runs piece in a goroutine. An error of Wait has the form "NAME did not end".
+// Go runs piece in a goroutine. If piece does not end in time, the error of Wait contains the name.
 func (w *Work) Go(name string, piece func()) {
 	w.count(name, 1)
 	w.group.Go(func() {
@@ -74,7 +74,7 @@ func (w *Work) Wait(most time.Duration) error {
 // reason and must not return. forget stops the handling of signals and cancels the context.
 func SignalContext(within time.Duration, end func(why string), signals ...os.Signal) (told context.Context, forget func()) {
 	told, tell := context.WithCancel(context.Background())
-	heard, over := make(chan os.Signal, 2), make(chan struct{}) // both signals may arrive before the first is handled
+	heard, over := make(chan os.Signal, 2), make(chan struct{}) // both signals may arrive before the first one has been handled
 	signal.Notify(heard, signals...)
 	go func() {
 		select {

@@ -23,8 +23,8 @@ import (
 	"apilet/internal/store/storetest"
 )
 
-// A goldenLine describes a live object or an event. The field What is "object", "event", or "gone"
-// if the event is a tombstone.
+// A goldenLine describes a live object or an event. Its kind is "object", "event", or "gone" for
+// the event of a tombstone.
 type goldenLine struct {
 	What      string
 	Key       string

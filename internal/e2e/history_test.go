@@ -92,8 +92,8 @@ func TestHistoryNamesWhoWrote(t *testing.T) {
 	})
 }
 
-// A user receives the history of the objects that she may list by the current rules. If there are
-// none, the request is rejected.
+// A user receives the history of the objects that she may list by the current rules. If the user
+// may not list any objects, the request is rejected.
 func TestHistoryIsForThoseWhoMayList(t *testing.T) {
 	t.Parallel()
 	s := startTest(t, "--authorization-mode=RBAC")

@@ -175,8 +175,8 @@ func startTest(t testing.TB, flags ...string) *testServer {
 	return s
 }
 
-// serverFlags returns the flags of everyTest, except for those that the test overrides, followed by
-// the test's flags.
+// serverFlags returns the flags of everyTest, except for flags that the test overrides, followed by
+// the test's own flags.
 func serverFlags(given []string) []string {
 	flags := slices.DeleteFunc(slices.Clone(everyTest), func(flag string) bool {
 		name, _, _ := strings.Cut(flag, "=")

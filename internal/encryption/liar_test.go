@@ -119,7 +119,7 @@ func TestPluginsThatLieAreNotWrittenUnder(t *testing.T) {
 				t.Errorf("sealed: %q %v", sealed, err)
 			}
 			lying.Store(false)
-			p.lastCheck = time.Time{} // ask again at once
+			p.lastCheck = time.Time{} // check again immediately
 			if p.version = ""; p.check(t.Context()) != nil {
 				t.Fatal(p.lastError)
 			}

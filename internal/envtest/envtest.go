@@ -8,11 +8,11 @@ package envtest
 //	eval "$(apilet envtest-assets bin)"     # the links, kubectl if installed, and export KUBEBUILDER_ASSETS=...
 //	go test ./...
 //
-// When it is called as kube-apiserver, apilet translates the arguments and runs as usual, but
-// deletes its data when the process ends. A table lists the flags of kube-apiserver. Flags that are
-// supported by apilet are passed on, and a few flags with different names are translated. All other
-// flags are accepted and listed in one line of the log, because most of them concern components
-// that apilet does not have (caches, etcd's certificates). Unknown flags are rejected as in
+// If apilet is called as kube-apiserver, it translates the arguments and runs as usual. It deletes
+// its data when the process ends. A table lists the flags of kube-apiserver. If apilet supports a
+// flag, the flag is passed on. If the flag has a different name in apilet, it is translated. All
+// other flags are accepted and logged in a single line, because most of them configure components
+// that do not exist in apilet (caches, etcd's certificates). Unknown flags are rejected as in
 // kube-apiserver, so that typing errors are detected.
 //
 // envtest always sets --disable-admission-plugins=ServiceAccount, which means that no
@@ -51,7 +51,8 @@ const etcdVersion = "3.6.8"
 // ErrShowVersion is returned if the arguments contain --version.
 var ErrShowVersion = errors.New("version asked for")
 
-// apiserverSwitches are the boolean flags of kube-apiserver 1.37. Without a value they are true.
+// apiserverSwitches lists all boolean flags of kube-apiserver 1.37. If a flag has no value, it is
+// true.
 var apiserverSwitches = strings.Fields(`
 	aggregator-reject-forwarding-redirect allow-privileged anonymous-auth audit-log-batch-throttle-enable audit-log-compress
 	audit-log-truncate-enabled audit-webhook-batch-throttle-enable audit-webhook-truncate-enabled contention-profiling
@@ -92,13 +93,13 @@ var apiserverSettings = strings.Fields(`
 	strict-transport-security-directives tls-cert-file tls-cipher-suites tls-curve-preferences tls-min-version tls-private-key-file
 	tls-sni-cert-key token-auth-file tracing-config-file v vmodule watch-cache-sizes`)
 
-// Names in the assets folder, which apilet reads when it is called as kube-apiserver.
+// Names of files in the assets folder. If apilet is called as kube-apiserver, it reads these files.
 const (
 	baseName    = "base.db"          // a link to the prepared data file
 	versionName = "emulated-version" // a file with the value of --emulated-version
 )
 
-// ProgramName returns the name under which a program was called.
+// ProgramName returns the name that was used to call the program.
 func ProgramName(path string) string {
 	return strings.TrimSuffix(filepath.Base(path), ".exe")
 }
@@ -316,14 +317,14 @@ func (t *translation) add(name, value string) error {
 			t.args = append(t.args, "--namespace-defaults=false")
 		}
 	case "etcd-servers", "etcd-prefix", "etcd-cafile", "etcd-certfile", "etcd-keyfile":
-		t.unused = append(t.unused, name) // the etcd of a test is apilet as well
+		t.unused = append(t.unused, name) // in a test, etcd is also replaced by apilet
 	default:
 		t.pass(name, value)
 	}
 	return nil
 }
 
-// pass adds a flag if apilet has it.
+// pass adds a flag if it is supported by apilet.
 func (t *translation) pass(name, value string) {
 	if t.own.Lookup(name) == nil {
 		t.unused = append(t.unused, name)
@@ -444,7 +445,8 @@ func ServeAsEtcd(ctx context.Context, args []string, stdout, stderr io.Writer) e
 	}
 }
 
-// clientURLs returns the value of --listen-client-urls, which etcd also accepts with one dash.
+// clientURLs returns the value of --listen-client-urls. Like etcd, it also accepts the flag with a
+// single dash.
 func clientURLs(args []string) string {
 	for i, text := range args {
 		name, value, given := strings.Cut(strings.TrimLeft(text, "-"), "=")

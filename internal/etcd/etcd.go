@@ -195,9 +195,9 @@ func (c *Cluster) storedOrCreate(ctx context.Context, name string, fresh []byte)
 	return found[0].Value, answer.Header, nil
 }
 
-// UpdateValue updates the value of a private key. decide receives the current value, or nil if
-// there is none, and returns the new value, or nil to leave it unchanged. It is called again if
-// another server changed the value in the meantime.
+// UpdateValue updates the value of a private key. decide receives the current value, or nil if the
+// key does not exist. It returns the new value, or nil to leave the key unchanged. It is called
+// again if another server changed the value in the meantime.
 func (c *Cluster) UpdateValue(ctx context.Context, name string, decide func(kept []byte) (next []byte, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()

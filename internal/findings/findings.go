@@ -25,7 +25,7 @@
 // objects that two clients have written in turns, and only for a limited number of bytes per
 // second.
 //
-// Invariants: the use of memory and the time for each call are bounded. RecordRequest is safe for
+// Invariants: each call uses a limited amount of memory and time. RecordRequest is safe for
 // concurrent use. Apart from the ticker in Run, all times are passed in by the caller.
 package findings
 
@@ -66,7 +66,7 @@ const (
 	sweepEvery = 10 * time.Second
 )
 
-// Client identifies a client by the name of its user, its user agent and its field manager.
+// A Client identifies a client by its user name, its user agent and its field manager.
 type Client struct {
 	User  string `json:"user"`
 	Agent string `json:"agent,omitempty"`
@@ -98,7 +98,7 @@ type outcome struct {
 	was, is  []byte // the stored object before and after an update; must not be modified
 }
 
-// A Finding describes the misbehavior that was detected and the evidence for it.
+// A Finding describes detected misbehavior and contains the evidence for it.
 type Finding struct {
 	Kind  string     `json:"kind"`
 	Since time.Time  `json:"since"`
@@ -117,7 +117,7 @@ type Finding struct {
 	Subresource string   `json:"subresource,omitempty"`
 	Selector    string   `json:"selector,omitempty"`
 	Objects     []string `json:"objects,omitempty"` // NAMESPACE/NAME, at most three
-	Paths       []string `json:"paths,omitempty"`   // the paths that are set back and forth
+	Paths       []string `json:"paths,omitempty"`   // paths that are repeatedly changed back and forth
 	// Values contains the two values of the first path in the same order as Who and From. Each
 	// client sets its own value.
 	Values    []json.RawMessage `json:"values,omitempty"`
@@ -135,7 +135,7 @@ type Detector struct {
 	mu       sync.Mutex
 	loops    table[loop]
 	objects  table[object]
-	suspects map[uint64]*suspect // objects written by two clients in turns, by hash
+	suspects map[uint64]*suspect // objects with alternating writes by two clients, indexed by hash
 	allowed  float64             // remaining number of bytes that may be compared
 	refilled time.Time
 	active   []*Finding
@@ -307,7 +307,7 @@ func (f *Finding) copy() Finding {
 	return c
 }
 
-// A suspect is an object that is written by two clients in turns.
+// A suspect is an object with alternating writes by two clients.
 type suspect struct {
 	last  time.Time
 	paths map[string]*path
@@ -323,13 +323,13 @@ type path struct {
 	old, new uint64 // hashes of the old and new value
 	by       Client
 	flips    int64
-	alike    bool // the last two clients only differ in their address
+	alike    bool // set if the last two clients only differ in their address
 	revs     revisions
 	flipped  time.Time
 	since    time.Time
 }
 
-// A loop counts how often a client has repeated the same request.
+// A loop counts how often a client repeats a request.
 type loop struct {
 	window second // number of the window that count belongs to
 	count  uint32
@@ -342,13 +342,14 @@ type loop struct {
 // An object keeps track of the recent writes to a single object. Clients are represented by
 // shortened hashes.
 type object struct {
-	// The last client that changed the object, that wrote it without changing it, and that deleted
-	// it.
+	// writer is the last client that changed the object. idler is the last client that wrote it
+	// without a change. deleter is the last client that deleted it.
 	writer, idler, deleter uint32
-	// The address of the last writer and the number of times that the address has changed.
+	// from is the address of the last writer. turns is the number of times that the address has
+	// changed.
 	from, turns uint32
-	// The number of times that the writer has changed, and that the object was created by one
-	// client after being deleted by another.
+	// switches is the number of times that the writer has changed. returned is the number of times
+	// that the object was deleted by one client and then created by another.
 	switches, returned uint32
 	switched, turned   second
 	idled              second
@@ -356,7 +357,7 @@ type object struct {
 	recreated          *pair // nil until the object is created again
 }
 
-// A pair describes an object that is deleted by one client and created by another.
+// A pair represents a client that deletes an object and another client that creates it again.
 type pair struct {
 	deleter Client
 	since   time.Time

@@ -153,7 +153,7 @@ type Dispatcher struct {
 	wanted     []*flowcontrolv1.FlowSchema
 	shapes     []*flowcontrolv1.PriorityLevelConfiguration
 	seats      int               // seats that are divided among the levels
-	tunedSeats int               // the number of seats set by an SeatTuner, or 0 if there is none
+	tunedSeats int               // number of seats set by a SeatTuner, or 0 without a SeatTuner
 	period     time.Duration     // how often levels lend seats
 	levels     map[string]*Level // by name
 	fairFrac   float64

@@ -9,7 +9,7 @@
 //
 // If a check with WarnOnly fails, the server stays ready. Otherwise a load balancer would take the
 // server out of service and keep administrators from fixing the problem. In the output such a check
-// is shown as [!]disk warns: .... Its own page, /readyz/disk, returns an error.
+// is shown as [!]disk warns: .... The page of the check, /readyz/disk, returns an error.
 //
 // Probes do not send credentials. The reason of a failure is only returned if the user is
 // authorized to see it.
@@ -33,7 +33,7 @@ import (
 // monitoring.
 const CheckInterval = 10 * time.Second
 
-// A Check is one condition of /livez, /readyz or /healthz. The name may contain slashes.
+// A Check is a condition for /livez, /readyz or /healthz. The name may contain slashes.
 type Check struct {
 	Name     string       // as in /readyz/NAME
 	Err      func() error // nil means success; the error ends with advice
@@ -72,7 +72,7 @@ type Endpoint struct {
 	// MayView reports whether the user may get the page of a check. In that case he may also see
 	// the reason of its failure. If it is nil, no user may.
 	MayView  func(r *http.Request, path string) bool
-	OnResult func(check string, err error) // called with the result of each check; may be nil
+	OnResult func(check string, err error) // if not nil, called with the result of each check
 }
 
 // Run runs all checks immediately and then at the given interval, until ctx ends. The results go to

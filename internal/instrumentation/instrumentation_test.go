@@ -77,7 +77,8 @@ func TestWaitingIsNotServiceTime(t *testing.T) {
 	}
 }
 
-// TestPanicOfTheBookkeepingIsAudited: what is done for every request is seen by what recovers from panics, from the first step to the last.
+// TestPanicOfTheBookkeepingIsAudited checks that a panic in the recorder itself is recovered,
+// logged and audited.
 func TestPanicOfTheBookkeepingIsAudited(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	log, err := audit.Open(audit.Config{Path: path}, audit.Hooks{})

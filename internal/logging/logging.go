@@ -1,13 +1,13 @@
 // Package logging creates the log of a server, and passes the log lines of other packages to it.
-// The Go standard library and Kubernetes' libraries write to global loggers. Clients and other
-// servers cause many of these lines and determine a part of their text. Therefore the number of
+// The Go standard library and Kubernetes' libraries write to global loggers. Many of these lines
+// are caused by clients or other servers, and may contain text from them. Therefore the number of
 // lines per minute and their length are limited.
 //
 //	log := logging.New(os.Stderr, "console")
 //	defer logging.CaptureGlobal(log)()                   // Go's standard logger and klog
 //	srv := &http.Server{ErrorLog: logging.HTTPErrors(log, handshakes.Inc)}
 //
-// A line of another logger has the level warning.
+// Lines from other loggers have the level warning.
 package logging
 
 import (
@@ -23,8 +23,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// New returns a log that writes JSON if format is "json", and lines for people otherwise. The lines
-// have colors if out is a terminal.
+// New returns a log that writes JSON if format is "json", and lines for people otherwise. If out is
+// a terminal, the lines are colored.
 func New(out io.Writer, format string) zerolog.Logger {
 	if format != "json" {
 		file, ok := out.(*os.File)
@@ -42,9 +42,9 @@ func isTerminal(file *os.File) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// CaptureGlobal sends the lines of Go's standard logger and of klog to log, at most linesPerMinute a
-// minute, until restore is called. net/http logs errors of connections to other servers there, and
-// Kubernetes' packages log through klog.
+// CaptureGlobal redirects Go's standard logger and klog to log until restore is called. It logs at
+// most linesPerMinute lines per minute. The standard logger is used by net/http for errors of
+// connections to other servers, and klog is used by the packages of Kubernetes.
 func CaptureGlobal(log zerolog.Logger) (restore func()) {
 	limited := &lineLimit{log: levelWriter{log}}
 	out, flags := stdlog.Writer(), stdlog.Flags()
@@ -121,7 +121,7 @@ func (l *lineLimit) count(now time.Time) int {
 	return l.lines
 }
 
-// A levelWriter logs each line of another logger as a warning.
+// levelWriter is an io.Writer that logs each line as a warning.
 type levelWriter struct{ log zerolog.Logger }
 
 func (w levelWriter) Write(line []byte) (int, error) {

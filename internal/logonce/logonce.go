@@ -9,8 +9,8 @@
 // the errors of Store.Commit. Only one kind of these failures (full disk, quota, lost file) is
 // current at a time.
 //
-// Invariant: at most one line is logged for a name until its state changes. All names beyond the
-// first thousand share one line. A Log is safe for concurrent use.
+// Invariant: until the state of a name changes, at most one line is logged for it. All names beyond
+// the first thousand share one line. A Log is safe for concurrent use.
 package logonce
 
 import (
@@ -22,7 +22,7 @@ import (
 	"apilet/internal/store"
 )
 
-const maxFailures = 1000 // maximum number of names, since webhooks come and go
+const maxFailures = 1000 // maximum number of names, because webhooks may be created and deleted
 
 // A Log contains the current failures by name.
 type Log struct {
@@ -30,8 +30,8 @@ type Log struct {
 
 	mu         sync.Mutex // guards the fields below
 	now        map[string]struct{}
-	overflowed bool   // whether the log has a line about failures beyond maxFailures
-	writing    string // the reason why the store cannot write, or ""
+	overflowed bool   // set if the log has a line about additional failures
+	writing    string // reason why the store cannot be written, or ""
 }
 
 // New returns a Log without failures that writes to log.
@@ -41,7 +41,7 @@ func New(log zerolog.Logger) *Log {
 
 // Report records the result of an operation. A nil error means success. It logs the result if it
 // differs from the previous one. If maxFailures operations are failing, it logs once that there are
-// more, and no further failures until one of them recovers.
+// more. After that, it does not log other failures until one of the operations recovers.
 func (t *Log) Report(what string, err error) {
 	if t == nil {
 		return
@@ -56,13 +56,13 @@ func (t *Log) Report(what string, err error) {
 	}
 }
 
-// A turn is the change in the state of an operation.
+// A transition is a change in the state of an operation.
 type transition int
 
 const (
 	nothing transition = iota
 	began
-	beganUntracked // too many failures: this one is logged, but not remembered
+	beganUntracked // there are too many failures, so this one is logged but not stored
 	ended
 )
 

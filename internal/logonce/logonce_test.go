@@ -38,11 +38,11 @@ func TestTroublesHaveABound(t *testing.T) {
 	for i := range maxFailures {
 		tr.Report(strings.Repeat("x", i), cause)
 	}
-	for range 3 { // for which there is no room: told once, all together
+	for range 3 { // there is no room for these failures, so they are logged once and together
 		tr.Report("one more", cause)
 		tr.Report("and one", cause)
 	}
-	tr.Report("one more", nil) // which nobody knows of
+	tr.Report("one more", nil) // this failure was not stored
 	tr.Report("x", nil)
 	tr.Report("another", cause)
 	tr.Report("another", errors.New("still no"))
@@ -51,5 +51,5 @@ func TestTroublesHaveABound(t *testing.T) {
 		t.Errorf("%d lines, %d troubles", lines, len(tr.now))
 	}
 	var nobody *Log
-	nobody.Report("x", cause) // who has no log tells nobody
+	nobody.Report("x", cause) // a nil Log does nothing
 }

@@ -15,7 +15,7 @@ import (
 	"apilet/internal/store"
 )
 
-// maxKnownNamespaces limits the number of cached names. The cache is cleared when it is full.
+// maxKnownNamespaces limits the number of cached names. If the cache is full, it is cleared.
 const maxKnownNamespaces = 10000
 
 func (k *knownNamespaces) has(name string) bool {

@@ -1,6 +1,6 @@
 package response
 
-// This file encodes the events of a watch.
+// This file encodes watch events.
 
 import (
 	"encoding/json"
@@ -71,12 +71,12 @@ func Bookmark(res *scheme.Resource, annotations map[string]string, rev int64) (*
 // cachedEvents is the number of events in an EventCache.
 const cachedEvents = 64
 
-// An EventCache holds the newest events that were encoded as protobuf, by revision. With it an
-// event is usually encoded only once for all watchers. There are no locks, so that two watchers may
-// encode the same event concurrently.
+// An EventCache stores the newest events in protobuf encoding, indexed by revision. With it an
+// event is usually encoded only once for all watchers. It does not use locks, so two watches may
+// encode the same event at the same time.
 type EventCache [cachedEvents]atomic.Pointer[cachedEvent]
 
-// A cachedEvent is the encoded form of a record in one view.
+// A cachedEvent contains a record in the encoding of a view.
 type cachedEvent struct {
 	res         *scheme.Resource
 	as, version string

@@ -8,7 +8,8 @@ import (
 	"apilet/internal/store"
 )
 
-// Watchers share what was encoded for the first of them, and never what another view made of it.
+// TestSealedEventsAreShared checks that watches with the same view share an encoded event, and that
+// watches with different views do not.
 func TestSealedEventsAreShared(t *testing.T) {
 	t.Parallel()
 	var log EventCache

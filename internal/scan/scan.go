@@ -1,6 +1,5 @@
 // Package scan reads stored objects for GET, LIST and WATCH. It is the layer between the handlers,
-// which choose the revision and the keys, and the store. It handles the concerns that all reads
-// share:
+// which choose the revision and the keys, and the store. It implements the following for all reads:
 //
 //	memory       large objects are read only while the request holds memory for them (package limits)
 //	processors   only some lists read and encode at the same time
@@ -8,8 +7,9 @@
 //	damage       objects that cannot be decoded are omitted from lists and watches
 //	index        the Pods of one node are found without reading the others
 //
-// A Source belongs to a server. A Scan reads the objects of one request in chunks. The caller
-// passes the revision and the first key of each chunk, which it gets from the chunk before:
+// A Source belongs to a server. A Scan is used by a single request to read its objects in chunks.
+// For each chunk, the caller passes a revision and a first key. It gets both from the previous
+// chunk:
 //
 //	sc := source.NewScan(w, res)
 //	defer sc.Release()
@@ -41,14 +41,15 @@ import (
 // podKeys and podNode are the keys and the field of the index of Pods.
 const podKeys, podNode = "//pods/", "spec.nodeName"
 
-// A Source provides the objects of a server, as they are now or as of an earlier revision.
+// A Source provides access to the objects of a server, either at the current revision or at an
+// earlier revision.
 type Source struct {
 	Store   *store.Store
 	At      int64            // if not 0, reads show this revision
 	Corrupt *corrupt.Objects // nil when reading the past, which cannot be repaired
 
 	// Slots limits the number of lists that read and encode concurrently to half of the processors.
-	// Other lists wait for a slot, so that writes do not have to compete with all of them for the
+	// Other lists wait for a slot. Otherwise writes would have to compete with all lists for the
 	// processors. Sending is not limited.
 	Slots chan struct{}
 
@@ -66,7 +67,8 @@ func (s *Source) AsOf(rev int64) *Source {
 	return &Source{Store: s.Store, At: rev, Slots: s.Slots}
 }
 
-// Newest returns the current version of an object, or its version at s.At if that is set.
+// Newest returns the current version of an object. If s.At is set, it returns the version at that
+// revision.
 func (s *Source) Newest(key string) (store.Record, error) {
 	if s.At != 0 {
 		return s.Store.GetAt(key, s.At)
@@ -97,8 +99,9 @@ func (s *Source) Get(ctx context.Context, w http.ResponseWriter, key string, wei
 	return rec, err
 }
 
-// Keys uses an index if a request selects the Pods of one node, as each kubelet does. It returns
-// nil if the index cannot be used. If rev is 0, Keys returns the newest revision as at.
+// Keys returns the keys of the Pods on a single node, using an index. Each kubelet makes such
+// requests. It returns nil if the index cannot be used. If rev is 0, Keys returns the newest
+// revision as at.
 func (s *Source) Keys(ctx context.Context, m *selector.Matcher, rev int64) (keys []string, at int64) {
 	_, field, node := m.RequiredTerm()
 	if s.podsByNode == nil || field != podNode || node == "" || !strings.HasPrefix(m.Span, podKeys) {
@@ -114,7 +117,7 @@ func (s *Source) Keys(ctx context.Context, m *selector.Matcher, rev int64) (keys
 	return keys, at
 }
 
-// A Scan reads objects in chunks for one request.
+// A Scan reads the objects for a single request in chunks.
 type Scan struct {
 	// BeforeWait is called before the request waits for memory. It may be nil.
 	BeforeWait func() error
@@ -134,8 +137,8 @@ func (s *Source) NewScan(w http.ResponseWriter, res *scheme.Resource) *Scan {
 	return &Scan{src: s, w: w, NoSlot: res.NeedsConversion()}
 }
 
-// Reserve reserves the memory of a request that keeps up to buffer bytes of the objects below
-// prefix.
+// Reserve reserves memory for a request. The request may keep up to buffer bytes of the objects
+// below prefix.
 func (s *Scan) Reserve(ctx context.Context, prefix string, buffer int) error {
 	_, stored, _ := s.src.Store.Count(prefix)
 	if s.base = int(min(stored, int64(buffer+limits.Large))); s.base > limits.Large {
@@ -187,7 +190,7 @@ func (s *Scan) read(ctx context.Context, span store.Span, use func(*store.Chunk)
 	return use(s.chunk)
 }
 
-// inSlot calls read while it holds a slot.
+// inSlot waits for a slot and then calls read. It releases the slot when read returns.
 func (s *Scan) inSlot(ctx context.Context, read func() error) error {
 	if s.NoSlot {
 		return read()

@@ -74,7 +74,8 @@ func TestChunksShowOneRevision(t *testing.T) {
 	}
 }
 
-// TestScansWaitForASlot: a scan without a free slot ends with its context, and one that waits for something else needs none.
+// TestScansWaitForASlot checks that a scan waits for a slot until its context ends. A scan with
+// NoSlot does not need a slot.
 func TestScansWaitForASlot(t *testing.T) {
 	t.Parallel()
 	st := storetest.Open(t, filepath.Join(t.TempDir(), "a.db"))

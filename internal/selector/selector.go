@@ -1,8 +1,7 @@
 // Package selector compiles selectors, so that they can be evaluated quickly on many objects. Most
 // selectors have few terms, but a URL can hold twenty thousand, and an object can have as many
-// labels. Looking up each term in each object would multiply these numbers. All terms for the same
-// label or field are therefore merged into one, and the labels of the object are looked up among
-// the terms:
+// labels. Looking up each term in each object would multiply these numbers. Therefore all terms for
+// the same label or field are merged, and the labels of the object are looked up among the terms:
 //
 //	selector  app=web, app!=db, tier in (a,b), tier in (b,c), !canary
 //	terms     app: exists, in {web}, not in {db} · tier: exists, in {b} · canary: does not exist
@@ -21,7 +20,8 @@
 // k8s.io/apimachinery. The operators != and notin match an object without the label, and a missing
 // field is the empty string.
 //
-// Invariant: evaluation neither decodes nor allocates; it reads the stored JSON in place.
+// Invariant: the evaluation reads the stored JSON in place. It does not decode objects or allocate
+// memory.
 package selector
 
 import (
@@ -98,8 +98,8 @@ func (t *LabelTerm) add(r *labels.Requirement) {
 	}
 }
 
-// boundOf returns the number that a label is compared with. The parser ensures that the requirement
-// has exactly one value and that it is a number.
+// boundOf returns the number with which a label is compared. The parser has checked that there is
+// exactly one value and that it is a number.
 func boundOf(values []string) int64 {
 	bound, _ := strconv.ParseInt(values[0], 10, 64)
 	return bound
@@ -127,7 +127,7 @@ func (t *Labels) exactly() (label, value string) {
 	return label, value
 }
 
-// single returns the member of a set that has exactly one.
+// single returns the member of a set. If the set does not have exactly one member, ok is false.
 func single(set map[string]bool) (member string, ok bool) {
 	for member = range set {
 	}
@@ -161,7 +161,7 @@ func (t *LabelTerm) allows(value string) bool {
 	return err == nil && (t.above == nil || n > *t.above) && (t.below == nil || n < *t.below)
 }
 
-// Field contains all requirements on one field and describes how to read its value.
+// Field contains the requirements on a field. It also describes how to read the value of the field.
 type Field struct {
 	// a gjson path; "" if the value is read from the key
 	path string

@@ -11,7 +11,7 @@ import (
 	"apilet/internal/history"
 )
 
-// An outcome contains everything that is known about a finished run.
+// An outcome contains all the results of a finished run.
 type outcome struct {
 	lines       []history.Line // all recorded writes
 	requests    []passed       // the controller's requests
@@ -61,7 +61,7 @@ func (o *outcome) makerOf(key string) string {
 	return ""
 }
 
-// alias returns a key that is the same for every run. If the name of the object was generated, it
+// alias returns a key that does not depend on the run. If the name of the object was generated, it
 // is replaced with its prefix.
 func (o *outcome) alias(key string) string {
 	for i := range o.lines {

@@ -1,8 +1,8 @@
 package torture
 
-// This file derives plans from the plain runs. A plan is one fault at one point. Points are defined
-// such that they can be found in another run: either as the nth time that the controller performs a
-// certain write, or as the nth change to a certain object.
+// This file derives plans from the plain runs. A plan describes a single fault and the point at
+// which it happens. Points are defined such that they can be found in another run: either as the
+// nth time that the controller performs a certain write, or as the nth change to a certain object.
 //
 //	rank  plan                                     points
 //	   1  crashed                                  each write that changed something
@@ -41,7 +41,7 @@ import (
 
 // Kinds of plans.
 const (
-	died    = "died"    // killed after a write was committed, and restarted
+	died    = "died"    // the controller is killed after a write was committed, and then restarted
 	past    = "past"    // killed in the same way; after the restart, it lists an earlier revision
 	refused = "refused" // a write is answered with an error
 	// The controller does not see a change, because the watch is terminated before it, and the next
@@ -54,13 +54,13 @@ const (
 	deleted = "deleted" // another client deletes an object created by the controller
 	ending  = "ending"  // the namespace is deleted
 	held    = "held"    // a deleted object is held by another client's finalizer for some time
-	remade  = "remade"  // another client deletes the object of a user and then creates it again
-	// A replica is paused after a write was committed, and resumed when there is a new leader.
+	remade  = "remade"  // another client deletes a user's object and creates it again
+	// A replica is paused after a write was committed. It is resumed when there is a new leader.
 	zombie = "zombie"
 )
 
 const (
-	bookmarks  = "bookmarks"  // a watch only delivers bookmarks and is then terminated
+	bookmarks  = "bookmarks"  // a watch sends only bookmarks before it is terminated
 	unlabelled = "unlabelled" // another client temporarily removes all labels from an object
 )
 
@@ -69,14 +69,15 @@ var kinds = []string{died, past, refused, unseen, cut, slow, late, edited, delet
 // carriedOut is the detail of a write that succeeds although it is answered with an error.
 const carriedOut = "504, carried out"
 
-// A Plan is one fault at one point. Its kind determines which fields are used.
+// A Plan describes a single fault and the point at which it happens. The kind determines which
+// fields are used.
 type Plan struct {
 	Kind string `json:"kind"`
 	// refused: the error; died: "answered" if the controller received the response
 	Detail   string `json:"detail,omitempty"`
 	Write    string `json:"write,omitempty"`    // the controller's write at which it happens
 	Nth      int    `json:"nth,omitempty"`      // number of that write, starting at 1
-	Object   string `json:"object,omitempty"`   // the object whose change is the point, or that is deleted
+	Object   string `json:"object,omitempty"`   // the changed or deleted object
 	Change   int    `json:"change,omitempty"`   // number of that object's change, starting at 1
 	Resource string `json:"resource,omitempty"` // slow, bookmarks: the type
 	rank     int
@@ -240,7 +241,7 @@ func (m *planner) further(p *passed) {
 	}
 }
 
-// changes adds plans in which the controller does not see a change.
+// changes adds plans that hide a change from the controller.
 func (m *planner) changes() {
 	count, total := map[string]int{}, map[string]int{}
 	for i := range m.lines {
@@ -265,7 +266,8 @@ func (m *planner) changes() {
 	}
 }
 
-// watched adds plans in which the events of a type are delayed.
+// watched adds plans for each type that the controller watches. Either all events are delayed, or
+// the watch only sends bookmarks for some time.
 func (m *planner) watched() {
 	var known, marked []string
 	for i := range m.requests {
@@ -340,8 +342,8 @@ func (m *planner) madeByUser(key string) *history.Line {
 	return nil
 }
 
-// alone reports whether the object has never been written by a user. The controller could not
-// restore a user's part.
+// alone reports whether there are no writes to the object by users. The controller would not be
+// able to restore a user's changes.
 func (m *planner) alone(key string) bool {
 	return !slices.ContainsFunc(m.lines, func(line history.Line) bool { return keyOfLine(&line) == key && whoWrote(&line) == byUser })
 }

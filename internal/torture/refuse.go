@@ -1,8 +1,8 @@
 package torture
 
-// This file implements plans in which requests are rejected. Either a single request is rejected,
-// as if the server had a temporary problem, or all requests of a kind are rejected until the cause
-// has been fixed.
+// This file implements plans that reject requests. Either a single request is rejected, as if the
+// server had a temporary problem, or all requests of a kind are rejected until the cause has been
+// fixed.
 //
 //	409 429 500 503     once, instead of the write
 //	504, carried out    once, although the write succeeds
@@ -10,8 +10,8 @@ package torture
 //	a policy forbids    every write of the kind, until the policy is fixed
 //	a quota is full     every creation of the kind, until there is room
 //
-// The messages are the same as in kube-apiserver, because a controller may depend on them. For
-// example, some controllers check whether a namespace is being deleted.
+// A controller may depend on the messages, so they are the same as in kube-apiserver. For example,
+// some controllers check whether a namespace is being deleted.
 
 import (
 	"fmt"
@@ -62,7 +62,7 @@ func (r *run) isRefused() *tricks {
 // kind until the cause has been fixed.
 func (r *run) isRefusedForAWhile(how func(*passed) *refusal) *tricks {
 	var mu sync.Mutex          // guards the variables below
-	var first *passed          // the first rejected request, or nil if there is none
+	var first *passed          // the first rejected request, or nil if no request was rejected
 	var mended <-chan struct{} // closed when no more requests are rejected
 	return &tricks{before: func(p *passed) *refusal {
 		mu.Lock()

@@ -9,7 +9,8 @@ import (
 	"apilet/internal/webhook"
 )
 
-// A Service has no address here. Who forgot the port is told where it belongs; an address that the configuration does not have is never told.
+// A Service has no address here. If the port is missing, the hint explains where it belongs. A hint
+// never contains an address that is not in the configuration.
 func ExampleHint() {
 	fmt.Println(webhook.Hint(syscall.ECONNREFUSED, &admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "shop", Name: "hooks"}}))
 	// Output:

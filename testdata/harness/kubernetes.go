@@ -40,8 +40,8 @@ type Etcd struct {
 type EtcdOptions struct {
 	Members int // 0 means 1
 	Flags   []string
-	// Advertise returns the peer URLs that the members advertise, given those that they listen on.
-	// nil means the same URLs.
+	// Advertise returns the peer URLs that the members advertise, given the URLs that they listen
+	// on. nil means the same URLs.
 	Advertise func(listening []string) []string
 }
 

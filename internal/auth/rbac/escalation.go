@@ -96,8 +96,8 @@ func (h *holdings) missing(rules []rbacv1.PolicyRule) (missing []rbacv1.PolicyRu
 	return missing, nil
 }
 
-// permissionsOf returns the number of rules that breakDown would return, or a number above
-// maxPermissions.
+// permissionsOf returns the number of rules that breakDown would return. If there are more than
+// maxPermissions, the result may be any larger number.
 func permissionsOf(rule *rbacv1.PolicyRule) int {
 	product := func(lengths ...int) int {
 		n := 1

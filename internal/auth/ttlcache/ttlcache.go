@@ -39,7 +39,7 @@ type entry[V any] struct {
 	size  int
 }
 
-// Get returns the cached value. ok is false if there is none or if it has expired.
+// Get returns the cached value. ok is false if the value does not exist or has expired.
 func (m *Cache[V]) Get(key Key, now time.Time) (value V, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

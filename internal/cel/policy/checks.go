@@ -1,6 +1,6 @@
 package policy
 
-// This file defines the metrics for evaluations. The rules and labels are the same as in
+// This file defines the metrics for evaluations. It uses the same rules and labels as
 // kube-apiserver. A validation is counted if it is false or fails, once for each action of the
 // binding. Mutations are counted whenever they are evaluated.
 
@@ -14,11 +14,11 @@ type Check struct {
 	Mutating        bool          // of a MutatingAdmissionPolicy
 	Policy, Binding string        // their names
 	Error           string        // no_error, compile_error, out_of_budget or invalid_error
-	Action          string        // one of allow, deny, audit or warn; empty for a mutation
+	Action          string        // allow, deny, audit or warn, or empty for a mutation
 	Duration        time.Duration // duration of the evaluation
 }
 
-// errorType classifies the message of an evaluation. As in kube-apiserver, this includes
+// errorType classifies the message of an evaluation. Like kube-apiserver, it also classifies
 // validations that are false.
 func errorType(message string) string {
 	switch {

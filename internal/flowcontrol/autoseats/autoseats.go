@@ -144,7 +144,7 @@ type Sample struct {
 	InUse     float64       // average number of seats in use
 	Saturated bool          // reports whether requests waited for seats most of the time
 	RunDelay  time.Duration // 90th percentile of the waits for a processor
-	Commit    time.Duration // median duration of commits, or 0 if there were none
+	Commit    time.Duration // median duration of commits, or 0 without commits
 }
 
 // A State is a snapshot of the controller.

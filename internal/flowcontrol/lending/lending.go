@@ -7,9 +7,9 @@
 //	next.ServeHTTP(loan.Writer(w), r)
 //	auto.Done(ticket, ..., loan.Waited) // the time with the client is not the server's
 //
-// The seats are lent only after a wait of stuckAfter. Most reads and writes are faster, because they
-// only copy bytes to a buffer of the kernel. When the wait ends, the request takes its seats back at
-// once, even if there are then more requests than seats for a moment.
+// The seats are lent only after a wait of stuckAfter. Most reads and writes are faster, because
+// they only copy bytes to a buffer of the kernel. When the wait ends, the request takes its seats
+// back immediately, even if there are then more requests than seats for a moment.
 package lending
 
 import (

@@ -1,7 +1,7 @@
 package boltfile
 
-// This file creates files, so that a power failure leaves either no file or a complete one. It also
-// defragments files and explains errors of bbolt.
+// This file creates data files. After a power failure, the new file is either complete or does not
+// exist. It also defragments files and explains errors of bbolt.
 
 import (
 	"apilet/internal/atomicfile"
@@ -19,10 +19,10 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// dbOptions returns the options to open a file for reading and writing. The freelist stays in
-// memory and is written once, at a clean close. Writing 8 bytes for each free page at each commit
-// would cost more than everything else. bbolt uses the lowest free page first, so that few pages
-// serve many commits (wal.go).
+// dbOptions returns the options to open a file for reading and writing. The freelist is kept in
+// memory and only written at a clean close. Otherwise each commit would write 8 bytes for each free
+// page, which would be most of its cost. The lowest free page is used first, so that many commits
+// use the same few pages (wal.go).
 func dbOptions() *bbolt.Options {
 	o := &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistArrayType}
 	switch { // only address space; growing the mapping later waits for all readers
@@ -41,8 +41,8 @@ func Create(path string, fill func(*bbolt.DB) error) error {
 	return atomicfile.PlaceFile(path, func(temp string) error { return fillFile(temp, fill) })
 }
 
-// fillFile creates a file that ends with its last page. bbolt itself grows a file by up to 16 MiB
-// in advance.
+// fillFile creates a file and truncates it after its last page. This is necessary because bbolt
+// grows a file by up to 16 MiB in advance.
 func fillFile(path string, fill func(*bbolt.DB) error) error {
 	options := &bbolt.Options{Timeout: time.Second, NoSync: true, NoGrowSync: true, FreelistType: bbolt.FreelistMapType}
 	db, err := bbolt.Open(path, 0o600, options)
@@ -61,8 +61,8 @@ func fillFile(path string, fill func(*bbolt.DB) error) error {
 	return errors.Join(file.Truncate(used), file.Sync(), file.Close())
 }
 
-// Pack rewrites the file of a stopped server without its free pages. It keeps the old file if the
-// new one is not smaller.
+// Pack rewrites a file to remove its free pages. The server must not be running. It keeps the old
+// file if the new one is not smaller.
 func Pack(path string, seen *Progress) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -115,7 +115,7 @@ func followSize(path string, seen *Progress) (stop func()) {
 	return func() { close(ended) }
 }
 
-// ErrInUse is returned for a file that another process has open.
+// ErrInUse is returned if another process has the file open.
 var ErrInUse = errors.New("is in use by another process: stop that one first, or choose another file")
 
 // ExplainOpen adds advice to an error of bbolt.Open.

@@ -14,7 +14,7 @@ import (
 // ErrDamaged is the error of any damage.
 var ErrDamaged = errors.New("the file is damaged: run `apilet check`, restore a backup, or DELETE the affected objects")
 
-// A Damage describes damage at one place of the file.
+// A Damage is an error that describes a damaged place in the file.
 type Damage struct {
 	Place string // page or tree, and the problem
 }
@@ -27,7 +27,7 @@ func (d *Damage) Unwrap() error { return ErrDamaged }
 
 func NewDamage(format string, args ...any) error { return &Damage{fmt.Sprintf(format, args...)} }
 
-// PlaceOf returns the place of a damage without the advice, or the text of any other error.
+// PlaceOf returns the place if err is a Damage. Otherwise it returns the text of the error.
 func PlaceOf(err error) string {
 	var d *Damage
 	if errors.As(err, &d) {
@@ -56,13 +56,14 @@ func RecoverFaults(fn func() error) (err error) {
 
 // A DamageList lists the places where the file was found damaged.
 type DamageList struct {
-	report func(place string) // called once for each place; may be nil
+	report func(place string) // if not nil, called once for each place
 
 	mu     sync.Mutex // guards places
 	places []string   // the first 100
 }
 
-// note adds the place of a damage, unless it is already listed or the list is full.
+// note adds the place of err to the list. It does nothing if the list is full or already contains
+// the place.
 func (d *DamageList) note(err error) {
 	place := PlaceOf(err)
 	d.mu.Lock()
@@ -83,7 +84,7 @@ func (d *DamageList) Count() int {
 	return len(d.places)
 }
 
-// First returns the place that was found first, or "" if none exists.
+// First returns the first place in the list, or "" if the list is empty.
 func (d *DamageList) First() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,7 +94,7 @@ func (d *DamageList) First() string {
 	return d.places[0]
 }
 
-// Err returns the damage that was found first, or nil if none exists.
+// Err returns the first damage in the list, or nil if the list is empty.
 func (d *DamageList) Err() error {
 	if place := d.First(); place != "" {
 		return &Damage{place}
@@ -101,7 +102,7 @@ func (d *DamageList) Err() error {
 	return nil
 }
 
-// Clear empties the list. It is called after a scrub of the whole file without findings.
+// Clear empties the list. It is called if a scrub of the whole file does not find any damage.
 func (d *DamageList) Clear() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,8 +1,7 @@
 package boltfile
 
-// This file writes records of the log in sectors of 512 bytes, past the kernel's page cache. The
-// cache would write a whole block of 4096 bytes for each sync, which is several times the size of a
-// small record.
+// This file writes records of the log in sectors of 512 bytes, past the kernel's page cache. With
+// the cache, each sync would write a whole block of 4096 bytes, even if the record is much smaller.
 //
 //	sectors    |        1        |        2        |        3        |
 //	before     | record 7             ]
@@ -30,8 +29,8 @@ type sectorFile struct {
 	cached *os.File // writes through the page cache
 	direct *os.File // nil if direct writes are impossible
 	buf    []byte   // aligned
-	at     int64    // offset of the sector that was written last; -1 if it is unknown
-	begun  []byte   // first bytes of that sector; the rest is zeros
+	at     int64    // offset of the last written sector, or -1 if it is unknown
+	begun  []byte   // the content of that sector up to the trailing zeros
 }
 
 // openSectors opens a file, which is also open as cached, for direct writes.
@@ -50,8 +49,9 @@ func (s *sectorFile) close() error {
 	return s.direct.Close()
 }
 
-// writeAt writes bytes of the file. The sectors up to limit may be replaced by what is known of
-// them: the bytes that were written before b in its first sector, b, and zeros.
+// writeAt writes b to the file. For a direct write, it replaces whole sectors, which must end at or
+// before limit. The bytes before b in the first sector are not changed. It fills the rest of the
+// last sector with zeros.
 func (s *sectorFile) writeAt(b []byte, at, limit int64) (int, error) {
 	lead := at % logSector
 	end := (at + int64(len(b)) + logSector - 1) / logSector * logSector

@@ -1,6 +1,6 @@
 // Package boltfile implements a bbolt file that tolerates disk damage and power failures. It
-// verifies pages when it reads them. A commit is one record in a write-ahead log next to the file,
-// which is synced once.
+// verifies pages when it reads them. Each commit appends a single record to the write-ahead log and
+// syncs it once. The log is next to the file.
 //
 //	err := boltfile.Create("apilet.db", fill) // creates a complete file or none
 //	verdict, err := boltfile.VetToWrite("apilet.db", look) // checks the file before bbolt maps it, and restores the log's checkpoint

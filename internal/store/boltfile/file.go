@@ -10,9 +10,9 @@ package boltfile
 //	either, in a truncated file  ErrDamaged             the process ends, since the end of the file is lost
 //	loss of the newest meta page the operation's own    no more writes; reads use the tree's root that is in memory
 //
-// Each place is logged once. It stays in the list until a scrub finds no damage. After the first
-// damage, commits write the freelist. Without it the next start, or a commit that finds the disk
-// full, would have to walk all pages and would fail at the damaged one.
+// Each place is logged once. The list is cleared if a scrub finds no damage. After the first
+// damage, commits write the freelist. Otherwise the next start would have to read all pages and
+// would fail at the damaged page. The same applies to a commit if the disk is full.
 
 import (
 	"errors"
@@ -24,7 +24,7 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// Errors of a write that has not changed anything.
+// If a write returns one of these errors, it has not changed anything.
 var (
 	// ErrFull means that the disk is full. Nothing has been changed.
 	ErrFull = errors.New("no space left on the disk: make room on the file system of the data file, or delete objects, which is still accepted and makes room in the file immediately unless old versions are kept (--history)")
@@ -47,16 +47,16 @@ type File struct {
 	handle     *os.File                        // bbolt's handle
 	file       os.FileInfo                     // identity of the file at Path; nil if the file is ephemeral
 	fatal      func(error)                     // ends the process
-	warn       func(string)                    // receives messages for the administrator; may be nil
+	warn       func(string)                    // if not nil, called with messages for the administrator
 	Damage     DamageList                      // damage found by reads and scrubs
 	meta       atomic.Pointer[metaPage]        // meta page of the newest commit
 	metas      metaMap                         // used by reads to check that a meta page exists
-	logHalf    int64                           // size of half a log in bytes; 0 means no log
+	logHalf    int64                           // size of half a log in bytes, or 0 if no log is used
 	wal        *wal                            // set at the first write; used only by the writer
-	logGrowth  atomic.Int64                    // number of bytes by which the log may still grow
-	Refusal    atomic.Pointer[error]           // reason why writes are refused; nil if they are allowed
+	logGrowth  atomic.Int64                    // maximum number of bytes that the log may grow
+	Refusal    atomic.Pointer[error]           // the error returned by writes, or nil if they are allowed
 	foreignLog atomic.Pointer[foreignLogError] // foreign log that refused the newest write; nil if none exists
-	failed     atomic.Bool                     // a transaction was left open, so bbolt cannot be closed
+	failed     atomic.Bool                     // set if a transaction was left open; bbolt cannot be closed in this case
 	lazyFree   bool                            // commits omit the freelist; used only by the writer
 	changed    bool                            // there was a commit; used only by the writer
 	notes      []byte                          // buffer of the ledgers; used only by the writer
@@ -65,23 +65,23 @@ type File struct {
 // freelistMax is the maximum number of free pages that a checkpoint lists: 64 KiB of page numbers.
 const freelistMax = 8 << 10
 
-// notesKept is the maximum size of a notes buffer that is reused.
+// notesKept is the maximum capacity of a notes buffer. Larger buffers are not reused.
 const notesKept = 1 << 20
 
 // Options configure Open.
 type Options struct {
-	Ephemeral bool  // the path is not checked, and nothing is kept
-	Unlogged  bool  // commits do not sync, and there is no log
+	Ephemeral bool  // do not check the path, and do not keep the file
+	Unlogged  bool  // do not sync commits, and do not use a log
 	LogBytes  int64 // size of the write-ahead log; 0 means 16 MiB, or less on a small disk
 	// Fatal is called if writing cannot continue, and ends the process. nil means to print one line
 	// to stderr and exit with status 1.
 	Fatal   func(error)
-	Damaged func(place string) // called once for each damaged place; may be nil
-	Warn    func(text string)  // receives messages for the administrator; may be nil
+	Damaged func(place string) // if not nil, called once for each damaged place
+	Warn    func(text string)  // if not nil, called with messages for the administrator
 }
 
-// Open opens a file that VetToWrite has vetted and applies the commits of left, the log that was
-// found with it. If Open fails, the caller must call Abandon on the returned File.
+// Open opens a file and applies the commits in left. The caller must have called VetToWrite, which
+// returns the log. If Open fails, the caller must call Abandon on the returned File.
 func Open(path string, left *LeftoverLog, o Options) (f *File, err error) {
 	f = &File{Path: path, fatal: o.Fatal, warn: o.Warn, Damage: DamageList{report: o.Damaged}}
 	return f, RecoverFaults(func() error { return f.begin(left, o) })
@@ -107,7 +107,8 @@ func (f *File) begin(left *LeftoverLog, o Options) (err error) {
 	return err
 }
 
-// Abandon closes a file after a failed Open. It keeps the log for the next start.
+// Abandon closes a file after a failed Open. It does not remove the log, because the next start
+// needs it.
 func (f *File) Abandon() {
 	if f.Db == nil || f.failed.Load() {
 		return
@@ -123,8 +124,8 @@ func (f *File) Abandon() {
 func (f *File) open(noSync bool) (err error) {
 	options := dbOptions()
 	options.NoSync = noSync
-	// Using the lowest free page first saves disk writes only if commits sync. Its cost grows with
-	// the number of free pages.
+	// Using the lowest free page first saves disk writes only if commits sync. It is slower if
+	// there are many free pages.
 	if noSync {
 		options.FreelistType = bbolt.FreelistMapType
 	}
@@ -139,7 +140,7 @@ func (f *File) open(noSync bool) (err error) {
 		return err
 	}
 	f.lazyFree = true
-	if !noSync { // a killed process may have left its last commit only in the kernel's memory
+	if !noSync { // if the last process was killed, its last commit may not be on the disk
 		if err := f.Db.Sync(); err != nil {
 			return err
 		}
@@ -170,7 +171,7 @@ func (f *File) Close() (err error) {
 		err = f.Transact(last)
 	}
 	if errors.Is(err, ErrFull) || errors.Is(err, ErrDamaged) {
-		err = nil // all commits are in the file; only the next Open has to scan it
+		err = nil // the file has all commits, but the next Open has to scan it
 	}
 	if foreign := f.foreignLog.Load(); foreign != nil && f.warn != nil && f.Writable() != nil {
 		f.warn(foreign.Error() + ". The next start refuses it")
@@ -181,7 +182,7 @@ func (f *File) Close() (err error) {
 	return errors.Join(err, f.Db.Close())
 }
 
-// last is the function of the last transaction. Its commit writes the freelist.
+// last is passed to Transact when the file is closed. The commit writes the freelist.
 func last(l *WriteTx) error {
 	_, err := l.Guard(map[uint64]PageMark{})
 	return err
@@ -193,7 +194,7 @@ func (f *File) SyncAlways() error {
 	return f.Db.Sync()
 }
 
-// Failed reports whether a transaction was left open. bbolt cannot be closed then.
+// Failed reports whether a transaction was left open. In this case, bbolt cannot be closed.
 func (f *File) Failed() bool { return f.failed.Load() }
 
 // ---- Room
@@ -209,7 +210,7 @@ func (f *File) DiskSpace() (free, size int64, known bool) {
 	return free, size, known
 }
 
-// Sizes returns the sizes of the file and of its log in bytes, as shown by ls.
+// Sizes returns the lengths of the file and its log in bytes.
 func (f *File) Sizes() (data, log int64) {
 	if info, err := f.handle.Stat(); err == nil {
 		data = info.Size()
@@ -234,7 +235,7 @@ func (f *File) ReusableBytes() int64 { return int64(f.Db.Stats().FreePageN) * in
 
 func (f *File) PageSize() int { return f.meta.Load().pageSize }
 
-// LogHeadroom returns the number of bytes by which the log may still grow.
+// LogHeadroom returns the maximum number of bytes that the log may grow.
 func (f *File) LogHeadroom() int64 { return f.logGrowth.Load() }
 
 // SetFreeSpace informs the log of the free space above the reserve, and whether it is scarce. Only
@@ -268,8 +269,8 @@ func (f *File) View(fn func(*Pages) error) error {
 func (f *File) view(fn func(*Pages) error) error {
 	known := *f.meta.Load()
 	if !f.hasMeta(known) {
-		// bbolt would panic while it holds its locks. There are no more writes in this state, so
-		// nothing is moved and no page is reused.
+		// A transaction of bbolt would panic while holding its locks. It is safe to read without a
+		// transaction, because there are no more writes that could move or reuse pages.
 		f.Damage.note(NewDamage("pages 0 and 1, the meta pages, are lost"))
 		return fn(newPages(f.Db, known))
 	}
@@ -288,15 +289,15 @@ func (f *File) view(fn func(*Pages) error) error {
 	})
 }
 
-// hasMeta reports whether bbolt will find a meta page. known is the newest one. Every read calls
-// it, so it checks the pages in memory first.
+// hasMeta reports whether bbolt will find a meta page. known is the newest one. It checks the pages
+// in memory first, because it is called for every read.
 func (f *File) hasMeta(known metaPage) bool {
 	if f.metas.sound(known.pageSize) {
 		return true
 	}
 	for _, n := range [...]uint64{known.txid % 2, (known.txid + 1) % 2} {
 		if _, err := f.metaAt(n, known.pageSize); !errors.Is(err, ErrDamaged) {
-			return true // also if the file is closed; bbolt reports that
+			return true // if the file is closed, bbolt returns an error
 		}
 	}
 	return false
@@ -316,12 +317,12 @@ func (f *File) metaAt(n uint64, pageSize int) (m metaPage, err error) {
 	return m, nil
 }
 
-// Update is like bbolt's Update with two differences. A panic is never followed by a rollback that
-// walks the damaged file. An error of the commit itself ends the process, unless the disk is full:
-// after a failed sync the content of the disk is unknown, while the memory map may already show the
-// new state. Calls must not overlap.
+// Update is like bbolt's Update with two differences. After a panic, it does not roll back in a way
+// that would read the damaged file. If the commit itself fails, it ends the process, unless the
+// disk is full. After a failed sync the content of the disk is unknown, although the memory map may
+// already contain the new state. Calls must not overlap.
 func (f *File) Update(fn func(*WriteTx) error) error {
-	if err := f.inPlace(); err != nil { // takes a microsecond; the sync of the commit takes about a hundred
+	if err := f.inPlace(); err != nil { // this takes about 1 µs, and the sync of a commit takes about 100 µs
 		return err
 	}
 	if f.wal != nil && !f.wal.inPlace() {
@@ -333,7 +334,7 @@ func (f *File) Update(fn func(*WriteTx) error) error {
 		switch err := f.startLog(); {
 		case errors.Is(err, errLogLost):
 			return f.fatalWrite(err)
-		case err != nil && IsDiskFull(err): // the file may have free pages, so use bbolt's own two syncs
+		case err != nil && IsDiskFull(err): // continue without a log, because the file may have free pages
 		case err != nil:
 			return err
 		}
@@ -368,9 +369,9 @@ func (f *File) makePages() error {
 	return nil
 }
 
-// checkpointIfDue starts a checkpoint if it is due. The checkpoint is made of an extra commit that
-// writes the freelist, so that a start from this checkpoint need not walk all pages to find the
-// free ones. If there is no room for the list, the checkpoint omits it.
+// checkpointIfDue starts a checkpoint if it is due. It first makes an extra commit to write the
+// freelist. Otherwise a start from this checkpoint would have to read all pages to find the free
+// pages. If there is no room for the list, the checkpoint omits it.
 func (f *File) checkpointIfDue() error {
 	if err := f.wal.finishCheckpoint(false); err != nil {
 		return f.fatalWrite(lostLog(err))
@@ -424,7 +425,7 @@ func (f *File) Transact(fn func(*WriteTx) error) error {
 		}
 		txid, open, l.Tx = tx.ID(), true, tx
 		if err := RecoverFaults(func() error {
-			if uint64(txid) <= known.txid { // bbolt would build on the commit before and lose the last one
+			if uint64(txid) <= known.txid { // bbolt would continue from the previous commit and lose this one
 				return NewDamage("page %d, the newest meta page, is lost", known.txid%2)
 			}
 			return fn(l)
@@ -457,8 +458,8 @@ func (f *File) Transact(fn func(*WriteTx) error) error {
 	return err
 }
 
-// commit commits a transaction. When it returns, the transaction is on the disk, unless commits do
-// not sync.
+// commit commits a transaction. If it returns nil, the transaction is on the disk, unless syncs are
+// disabled.
 func (f *File) commit(l *WriteTx) error {
 	if f.wal == nil {
 		return l.Tx.Commit()

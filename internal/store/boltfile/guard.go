@@ -1,7 +1,7 @@
 package boltfile
 
-// This file protects bbolt from damaged pages in a write transaction: it vets each page before
-// bbolt loads it.
+// This file protects write transactions from damaged pages by vetting each page before bbolt loads
+// it.
 
 import (
 	"bytes"
@@ -35,7 +35,7 @@ func (g *Guard) VetMeta() error {
 	return g.vetAll(meta)
 }
 
-// A PageMark is the state of a page in a guard.
+// A PageMark is a set of flags for a page in a guard.
 type PageMark uint8
 
 const (
@@ -43,7 +43,7 @@ const (
 	markWritten                      // bbolt has changed this leaf in memory, so the file has an old version
 )
 
-// A vettedPage is a vetted page with the bounds of its keys.
+// A vettedPage contains a vetted page and the range of its keys.
 type vettedPage struct {
 	page
 	keys keyRange
@@ -74,7 +74,7 @@ func (g *Guard) child(v vettedPage, i int) (vettedPage, error) {
 	return g.load(e.child, keys)
 }
 
-// root vets the first page of a bucket.
+// root vets the root page of a bucket and returns it.
 func (g *Guard) root(t Tree) (vettedPage, error) {
 	if t.small == nil {
 		return g.load(t.root, keyRange{})
@@ -184,7 +184,7 @@ func (g *Guard) vetFreelist() error {
 	return nil
 }
 
-// A GuardedBucket is a bucket whose pages are vetted before bbolt loads them.
+// A GuardedBucket wraps a bucket of bbolt. It vets all pages before bbolt loads them.
 type GuardedBucket struct {
 	bolt   *bbolt.Bucket // for reads; writes go through ledger
 	ledger *WriteTx
@@ -213,7 +213,8 @@ func (b *GuardedBucket) Sequence() uint64 { return b.bolt.Sequence() }
 // VetAround vets the pages around a key. It must be called before the key is deleted.
 func (b *GuardedBucket) VetAround(key []byte) error { return b.guard.vetAround(b.tree, key) }
 
-// goTo vets the path to a key, unless the key is on the same leaf as the last one.
+// goTo vets the path to the key. It does nothing if the key is on the same leaf as the previous
+// key.
 func (b *GuardedBucket) goTo(key []byte) (err error) {
 	if at := b.leaf.keys; b.leaf.page == nil || bytes.Compare(key, at.lowest) < 0 || at.below != nil && bytes.Compare(key, at.below) >= 0 {
 		b.leaf, err = b.guard.vetPath(b.tree, key)

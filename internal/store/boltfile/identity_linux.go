@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// identity returns the inode of a file and the time of the last change to its content or attributes
-// (ctime), which users cannot set.
+// identity returns the inode and the ctime of a file. The ctime is the time of the last change to
+// the content or the attributes. It cannot be set by users.
 func identity(info os.FileInfo) (inode uint64, changed time.Time, known bool) {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

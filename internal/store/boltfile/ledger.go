@@ -1,10 +1,9 @@
 package boltfile
 
-// This file is the only path by which the store's writer changes its buckets. A ledger is a write
-// transaction of bbolt that records each change. The list of changes is the body of the
-// transaction's record in the write-ahead log (wal.go). Applying the same changes in the same order
-// to the same state produces the same buckets. This holds for all changes: a client's write, a step
-// of a compaction, or a deleted author.
+// The store uses this file to change its buckets. A WriteTx is a write transaction of bbolt that
+// records each change. The list of changes is the body of the transaction's record in the
+// write-ahead log (wal.go). Applying the same changes in the same order to the same state produces
+// the same buckets. This includes the changes made by compactions and by the deletion of authors.
 //
 //	OFFSET  SIZE  MEANING, of one change
 //	     0     1  the bucket (meta, rev, keys, authors: 0 to 3), plus 16 for a deletion or 32 for a sequence
@@ -18,10 +17,10 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// The formats of a file with its own log.
+// Format versions of data files that can have a log.
 const (
 	FormatClosed = 2 // the file is complete
-	FormatLogged = 3 // the file must be used with its log, until it is closed
+	FormatLogged = 3 // the file must not be used without its log
 )
 
 // revFill is the fill percentage for pages of the bucket rev, which grows only at its end.
@@ -32,7 +31,7 @@ const (
 	notedSequence = 32
 )
 
-// A WriteTx is a write transaction with the list of its changes.
+// A WriteTx wraps a write transaction and records all changes.
 type WriteTx struct {
 	Tx      *bbolt.Tx
 	notes   []byte
@@ -81,7 +80,7 @@ func (l *WriteTx) note(what byte, key []byte) {
 	l.changes++
 }
 
-// eachNoted calls show for each change in the body of a record, in order.
+// eachNoted calls show for each change in the given notes, in the original order.
 func eachNoted(notes []byte, show func(what byte, key, value []byte, n uint64) error) error {
 	bad := fmt.Errorf("a list of changes cannot be read")
 	number := func() uint64 {

@@ -25,8 +25,8 @@ package boltfile
 //	    88    80  the checkpoint: bbolt's meta page, as stored in the data file
 //	   168     4  CRC of the 168 bytes before
 //
-// A record begins at a multiple of 8. A record that fits into a block of 4096 bytes does not cross
-// a block boundary, so that its sync writes one block:
+// The offset of a record is a multiple of 8. If a record fits into a block of 4096 bytes, it does
+// not cross a block boundary. In this case a sync only writes a single block:
 //
 //	     0     4  the body's length
 //	     4     4  CRC of everything that follows
@@ -60,7 +60,7 @@ const (
 	logHalfMax    = logBytesMax
 )
 
-// A logHead is the content of a log's head.
+// A logHead contains the fields of a head.
 type logHead struct {
 	phase      uint32
 	generation uint64
@@ -133,8 +133,8 @@ func logRecordSum(b []byte) uint32 {
 	return crc32.Update(crc32.Checksum(b[:4], castagnoli), castagnoli, b[8:])
 }
 
-// recordAt decodes the record at an offset of a half, whose content is b. ok is false if there is
-// no valid record of the epoch.
+// recordAt decodes the record at the given offset of a half. The content of the half is b. If there
+// is no valid record of the epoch, ok is false.
 func (h *logHead) recordAt(b []byte, half int, at int64, epoch uint64) (r logRecord, size int64, ok bool) {
 	if at < 0 || at > int64(len(b))-logRecordHead {
 		return r, 0, false
@@ -149,15 +149,15 @@ func (h *logHead) recordAt(b []byte, half int, at int64, epoch uint64) (r logRec
 	return r, size, logRecordSum(head[:size]) == binary.BigEndian.Uint32(head[4:])
 }
 
-// A LeftoverLog is a log that was left by a server.
+// A LeftoverLog is a log from a previous run of the server.
 type LeftoverLog struct {
 	path    string
 	head    logHead
 	records []logRecord // records to be replayed, in order
 }
 
-// Used reports whether the state is the checkpoint plus the records, and not the data file alone. l
-// may be nil, which means that there is no log.
+// Used reports whether the log is in use. In this case, the current state is the checkpoint plus
+// the records. Otherwise the data file is complete. If there is no log, l is nil.
 func (l *LeftoverLog) Used() bool { return l != nil && l.head.phase == logUsed }
 
 // Count returns the number of records to be replayed.
@@ -181,8 +181,8 @@ func (l *LeftoverLog) Revision() (rev int64) {
 	return rev
 }
 
-// readLog reads the log of a data file. It returns nil if there is none. It distinguishes a torn
-// last record, which was not acknowledged, from damage.
+// readLog reads the log of a data file. It returns nil if the log does not exist. It ignores a torn
+// record at the end, because the write was not acknowledged. Any other damage is an error.
 func readLog(path string) (*LeftoverLog, error) {
 	file, size, err := openRegular(path + LogSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -226,13 +226,12 @@ func readHead(file io.ReaderAt, path string) (newest logHead, err error) {
 	return newest, nil
 }
 
-// readRecords reads all records, beginning with the first, from one half and then the other. Each
-// record was synced before the next one was started. Therefore a record after a missing one means
-// damage.
+// readRecords reads the records of both halves in order. Each record is synced before the next
+// record is written. If a record is missing and there is a later record, the log is damaged.
 func (l *LeftoverLog) readRecords(file io.ReaderAt, fileSize int64) error {
 	var halves [2][]byte
 	for i := range halves {
-		b := make([]byte, max(0, min(l.head.half, fileSize-l.head.start(i)))) // the head may claim more than the file has
+		b := make([]byte, max(0, min(l.head.half, fileSize-l.head.start(i)))) // the file may be shorter than the head claims
 		n, err := file.ReadAt(b, l.head.start(i))
 		if err != nil && err != io.EOF {
 			return fmt.Errorf("%s cannot be read: %w", l.path, err)
@@ -258,9 +257,9 @@ func (l *LeftoverLog) readRecords(file io.ReaderAt, fileSize int64) error {
 	return l.vetEnd(halves, next)
 }
 
-// vetEnd checks that no record follows the last one.
+// vetEnd checks that there are no later records. The expected number of the next record is next.
 func (l *LeftoverLog) vetEnd(halves [2][]byte, next uint64) error {
-	summed := int64(0) // limits the time for a manipulated log with many heads of long records
+	summed := int64(0) // limits the time needed for a manipulated log
 	for turn := range 2 {
 		half, epoch := (l.head.at+turn)%2, l.head.epoch+uint64(turn)
 		for at := int64(0); at < int64(len(halves[half])); at += 8 {
@@ -271,7 +270,7 @@ func (l *LeftoverLog) vetEnd(halves [2][]byte, next uint64) error {
 			if r.body == nil {
 				continue
 			}
-			if summed += size; summed > 3*l.head.half { // more than the valid records and a torn one
+			if summed += size; summed > 3*l.head.half { // this is more than all valid records and a torn record
 				return fmt.Errorf("%s: %w", l.path, NewDamage("the log has many records that do not check"))
 			}
 		}
@@ -279,8 +278,8 @@ func (l *LeftoverLog) vetEnd(halves [2][]byte, next uint64) error {
 	return nil
 }
 
-// foreignError returns the error for a log that belongs to another data file, or to another state
-// of this one.
+// foreignError returns the error for a log that does not belong to this data file or to its current
+// state.
 func (l *LeftoverLog) foreignError(why string) error {
 	return fmt.Errorf("%s is the log of another data file, or of another state of this one (%s): if the data file is a restored backup, remove the log; "+
 		"else put back the file that it belongs to", l.path, why)

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// A metaMap is a mapping of the two meta pages. It shows the same pages of the kernel as bbolt's
-// mapping, but it never moves. It is empty if the system does not support such mappings.
+// A metaMap is a mapping of the two meta pages. It shares its pages with the mapping of bbolt, but
+// it never moves. It is empty if the system does not support such mappings.
 type metaMap struct {
 	mu    sync.RWMutex // guards pages and prevents them from being unmapped while in use
 	pages []byte       // nil before open and after close

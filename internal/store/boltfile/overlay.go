@@ -1,27 +1,29 @@
 package boltfile
 
-// This file keeps the pages of commits out of the data file until the next checkpoint.
+// This file delays all changes to the data file until the next checkpoint.
 //
-// The kernel writes a changed page of a file to the disk after about thirty seconds. Commits that
-// are seconds apart change the same few pages again and again, so the kernel would write all of
-// them twice a minute. But no start needs them: until the next checkpoint, the log has these
-// commits. So bbolt's mapping of the file is private (copy on write), and a commit changes the
-// pages in the mapping instead of the file. Readers need not know, because they read the mapping.
+// The kernel writes a changed page of a file to the disk after about thirty seconds. If there is a
+// commit every few seconds, it usually changes the same few pages. The kernel would write all of
+// these pages twice a minute. This is not necessary, because the log contains the commits until the
+// next checkpoint. Therefore bbolt's mapping of the file is private (copy on write), and a commit
+// changes the pages in the mapping instead of the file. Readers need not know, because they read
+// the mapping.
 //
 //	                 mapping, which readers and bbolt see            data file
 //	commit           the changed pages, in memory of the process     unchanged, except for the note
 //	checkpoint                                                       the changed pages that are in use, then a sync
 //	after it         the same pages of the file again
 //
-// The mapping and the file agree in all other pages. A page that was changed and is free again at
-// the checkpoint is not written. Its copy stays, because a reader may still use it.
+// The mapping and the file agree in all other pages. If a changed page is free again at the time of
+// the checkpoint, it is not written. The copy is kept in memory, because it may still be used by a
+// reader.
 //
 // Space on the disk is reserved before a page beyond the end of the file is changed. So the commit
 // fails if the disk is full, and not the checkpoint, which must not fail. If the file system cannot
 // reserve space, such a page is written to the file immediately.
 //
-// While the overlay is closed, bbolt writes to the file. This is the case without a log, and where
-// the system has no such mappings.
+// While the overlay is closed, bbolt writes to the file. The overlay is closed if there is no log,
+// or if the system does not support private mappings.
 
 import (
 	"encoding/binary"
@@ -33,11 +35,12 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// reserveStep is the number of pages by which the file is extended, if the disk has room for them.
+// reserveStep is the minimum number of pages that are added to the file. Fewer pages are added if
+// the disk is full.
 const reserveStep = 64
 
-// privateMax is the maximum size in bytes of the copies that a checkpoint leaves in memory because
-// their pages are free. If there are more, the next checkpoint writes them, too.
+// privateMax is the maximum size of the free pages that are kept in memory after a checkpoint. If
+// this limit is exceeded, the checkpoint writes the free pages as well.
 const privateMax = 4 << 20
 
 // An overlay has the pages that differ between bbolt's mapping and the data file. Only the writer
@@ -45,15 +48,15 @@ const privateMax = 4 << 20
 type overlay struct {
 	file     *os.File
 	pageSize int
-	mapped   []byte         // bbolt's mapping while it is private; nil while the overlay is closed
-	high     uint64         // pages from here on have no space on the disk
+	mapped   []byte         // the private mapping, or nil if the overlay is closed
+	high     uint64         // number of pages that have space on the disk
 	turn     int            // number of checkpoints since the overlay was opened
-	private  map[uint64]int // pages that the file lacks, with the turn of their last change
+	private  map[uint64]int // changed pages, and the turn in which each was last changed
 	changed  int            // number of pages that were changed in this turn
 }
 
-// newOverlay makes bbolt write through a closed overlay. The overlay stays closed if the system
-// does not support it.
+// newOverlay returns a closed overlay and makes sure that bbolt uses it for all writes. The overlay
+// stays closed if the system does not support it.
 func newOverlay(db *bbolt.DB, file *os.File) (*overlay, error) {
 	o := &overlay{file: file, pageSize: db.Info().PageSize, private: map[uint64]int{}}
 	write := reflect.ValueOf(db).Elem().FieldByName("ops").FieldByName("writeAt")
@@ -131,13 +134,14 @@ func (o *overlay) change(id uint64) {
 // size returns the size of the pages that were changed since the last checkpoint began.
 func (o *overlay) size() int64 { return int64(o.changed) * int64(o.pageSize) }
 
-// A changedPages has the pages that a checkpoint must write.
+// changedPages contains the pages that must be written by a checkpoint.
 type changedPages struct {
 	ids   []uint64 // in order, without the meta pages
 	metas [2][metaSize]byte
 }
 
-// begin returns the changed pages of the last commit. free are the pages that it does not use.
+// begin starts a new turn and returns the changed pages. The free pages of the last commit are
+// given by free.
 func (o *overlay) begin(free []uint64) (c changedPages) {
 	if o.mapped == nil {
 		return c
@@ -169,14 +173,14 @@ func (o *overlay) all() (c changedPages) {
 	return c
 }
 
-// write writes changed pages to the file, and keeps the notes behind the meta pages. The writer may
-// make further commits at the same time, because they do not change the pages of a checkpoint,
-// except for the meta pages.
+// write writes the changed pages to the file. It does not overwrite the notes after the meta pages.
+// It is safe to commit at the same time, because a commit does not change any pages of a
+// checkpoint, except for the meta pages.
 func (o *overlay) write(c changedPages) error {
 	if o.mapped == nil {
 		return nil
 	}
-	for _, id := range c.ids { // one page at a time, for the reason given at lengthen
+	for _, id := range c.ids { // write each page separately; see lengthen
 		if _, err := o.file.WriteAt(o.bytes(PageRun{id, 1}), int64(id)*int64(o.pageSize)); err != nil {
 			return err
 		}
@@ -194,13 +198,14 @@ func (o *overlay) bytes(run PageRun) []byte {
 	return o.mapped[int(run.First)*o.pageSize:][:int(run.Count)*o.pageSize]
 }
 
-// end forgets the copies of pages that a completed checkpoint has written, unless they have been
-// changed since.
+// end discards the copies of all pages that have been written by a checkpoint. It keeps the copies
+// of pages that have been changed since then.
 func (o *overlay) end(c changedPages) {
 	o.forget(slices.DeleteFunc(c.ids, func(id uint64) bool { return o.private[id] == o.turn }))
 }
 
-// forget makes pages of the mapping those of the file again.
+// forget discards the copies of the given pages. The mapping then contains the pages of the file
+// again.
 func (o *overlay) forget(pages []uint64) {
 	for run := range runs(pages) {
 		dropPrivate(o.bytes(run))

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapPrivately replaces a mapping of a file by a private one at the same address. Memory is needed
-// only for the pages that are changed in it. If the system refuses the new mapping, for example
-// because it reserves memory for all of it, the old one stays.
+// mapPrivately replaces a mapping of a file with a private mapping at the same address. Only the
+// changed pages use memory. If the system does not allow a private mapping, for example because it
+// would have to reserve memory for the whole mapping, the old mapping is not changed.
 func mapPrivately(file *os.File, mapped []byte) error {
 	size, to := uintptr(len(mapped)), unsafe.Pointer(unsafe.SliceData(mapped))
 	from, err := unix.MmapPtr(int(file.Fd()), 0, nil, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_NORESERVE)
@@ -31,7 +31,7 @@ func reserveSpace(file *os.File, from, size int64) error {
 	return unix.Fallocate(int(file.Fd()), 0, from, size)
 }
 
-// forgetCached removes the first pages of a file from the kernel's page cache, which then reads
-// them one by one. Pages that were written together are also written to the disk together when one
-// of them changes, as the meta page does with each note.
+// forgetCached removes the first pages of a file from the kernel's page cache. The kernel will then
+// read each page separately. If pages are cached together, they are all written to the disk if any
+// of them is changed. This is important because each note changes a meta page.
 func forgetCached(file *os.File) { _ = unix.Fadvise(int(file.Fd()), 0, 64<<10, unix.FADV_DONTNEED) }

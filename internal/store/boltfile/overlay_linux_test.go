@@ -81,8 +81,8 @@ func TestCommitsLeaveTheFileAlone(t *testing.T) {
 	}
 }
 
-// TestSectorsKeepWhatIsBeforeARecord writes records one after the other, of which some are taken back and written again, and compares the
-// file with what a plain file would have.
+// TestSectorsKeepWhatIsBeforeARecord writes a sequence of records. It overwrites some of them and
+// then writes them again. The result must have the same content as a file without direct writes.
 func TestSectorsKeepWhatIsBeforeARecord(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -64,7 +64,7 @@ func sumMeta(b []byte) {
 	binary.NativeEndian.PutUint64(b[metaSize-8:], sum.Sum64())
 }
 
-// A placedMeta is a meta page and its place in a file.
+// A placedMeta contains a meta page and its offset in the file.
 type placedMeta struct {
 	metaPage
 	at  int64
@@ -189,8 +189,8 @@ func (b page) vet(keys keyRange) (used int, what string) {
 	return used, ""
 }
 
-// fits reports whether a vetted page has as many pages as it needs, which is the number that bbolt
-// allocates. If bbolt freed a page that claims more, it would also free its neighbors.
+// fits reports whether a vetted page has the number of overflow pages that bbolt would allocate. If
+// there were too many, bbolt would also free the neighbors of the page.
 func (b page) fits(used, pageSize int) bool { return len(b) == (used+pageSize-1)/pageSize*pageSize }
 
 const (
@@ -206,8 +206,8 @@ const (
 	ProblemsMax     = 100 // maximum number of problems in a report
 )
 
-// keyRange is the range for the keys of a subtree: at least lowest, and less than below. nil means
-// no bound.
+// keyRange contains the bounds for the keys of a subtree. The range includes lowest, but not below.
+// There is no bound if the value is nil.
 type keyRange struct{ lowest, below []byte }
 
 // A pageElement is an element of a branch page (key and child) or of a leaf page (key and value).

@@ -1,7 +1,6 @@
 package boltfile
 
-// This file reports the progress of long operations: nothing during the first period, then one line
-// for each period.
+// This file reports the progress of long operations. It prints one line after each period.
 
 import (
 	"fmt"
@@ -53,8 +52,8 @@ func (p *Progress) String() string {
 	return fmt.Sprintf("%s %d of %d (%d %%)", *what, done, total, int64(100*float64(done)/float64(total)))
 }
 
-// Show prints a line after each period until stop is called. stop waits until the printing has
-// ended.
+// Show starts a goroutine that prints a line after each period. The caller must call stop, which
+// waits until the goroutine has ended.
 func (p *Progress) Show(out io.Writer, title string, period time.Duration) (stop func()) {
 	ended, silent := make(chan struct{}), make(chan struct{}) // closed by stop, and by the printing goroutine
 	go func() {

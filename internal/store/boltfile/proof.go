@@ -1,9 +1,9 @@
 package boltfile
 
-// This file checks that a data file and its log belong to the same moment. Users copy the two files
-// of a running server one after the other, and a copy may be incomplete. A kill leaves both files
-// intact, and a power failure loses only bytes that were not synced. These checks never reject the
-// files in either case. The data file stores three facts about its log.
+// This file checks that a data file and its log belong to the same moment. This may not be the case
+// if a user copies the files while the server is running. A copy may also be incomplete. The files
+// are never rejected after a kill, which does not damage them, or after a power failure, which only
+// loses unsynced data. The data file stores three facts about its log.
 //
 //	mark        in the meta page of each commit, of which the file has those of checkpoints: the number of the log's next record after this commit, and the generation of the log's head at the time
 //	note        after the meta page of the checkpoint, written after the record is synced and before the write is acknowledged: the same two numbers, now known to be
@@ -20,16 +20,17 @@ package boltfile
 //	the file is older than the log's checkpoint  its meta pages are older than the one in the head
 //	either is from another run, or a fork        the numbers are far apart
 //
-// The file may contain one commit that is missing from the log, because the record is synced while
-// bbolt commits, and the power may fail in between. That write was not acknowledged, and no note
-// counts it.
+// If the power fails during a commit, the file may contain the commit even if the log does not
+// contain the record. This is not an error, because the write has not been acknowledged. It is not
+// counted by any note.
 //
-// A data file is copied page by page while the server writes it. If the log was copied first, a
-// checkpoint may have started and completed before the last page was copied, and the file's first
-// pages do not show it. The same happens to a closed file if a server is started on it before the
-// last page was copied. Therefore a file that may be a copy is read completely before it is opened:
-// this package reads all pages, and package store reads all records and keys (Pages.Moved). A file
-// may be a copy if its inode differs from the one in its note, or if it was changed after the note.
+// A data file is copied page by page, and the server may write to it at the same time. If the log
+// is copied first, a checkpoint may be completed before the last page is copied. The first pages of
+// the copy do not show this. The same happens to a closed file if a server is started on it before
+// the last page was copied. Therefore a file that may be a copy is read completely before it is
+// opened: this package reads all pages, and package store reads all records and keys (Pages.Moved).
+// A file may be a copy if its inode does not match its note, or if it has been changed since the
+// note was written.
 //
 //	OFFSET  SIZE  MEANING of a note, at byte 80 of a meta page
 //	     0     8  "apiletNT"
@@ -40,7 +41,7 @@ package boltfile
 //	    40     4  CRC-32C of the 40 bytes before
 //
 // A mark has 64 bits: 0 in bit 63, 1 in bit 62, 14 bits of the generation, and 48 bits of the
-// number. A file that was closed has the mark 0.
+// number. The mark is 0 if the file was closed.
 
 import (
 	"encoding/binary"
@@ -72,7 +73,7 @@ func newMark(generation, number uint64) uint64 {
 	return markLogged | generation&markGeneration<<markNumberBits | number&(1<<markNumberBits-1)
 }
 
-// logged reports whether a commit with this mark was made while its file had a log.
+// logged reports whether the file had a log at the time of the commit.
 func logged(mark uint64) bool { return mark>>62 == 1 }
 
 // firstNumber returns the number of the first record of a run.
@@ -123,12 +124,11 @@ func (n logNote) fits(info os.FileInfo) bool {
 	return known && n.inode == inode && changed.Before(n.written.Add(noteSlack))
 }
 
-// note writes a note to the data file, which says that all records before the next one are durable.
-// The note is not synced, and errors are ignored. After a power failure without the note, the marks
-// are sufficient.
+// note writes a note to the data file when all records up to now are durable. The note is not
+// synced, and errors are ignored. If the note is lost in a power failure, the marks are sufficient.
 func (w *wal) note() {
 	m := w.meta.Load()
-	if w.overlay.mapped != nil { // the file's newest meta page is that of the checkpoint
+	if w.overlay.mapped != nil { // the newest meta page in the file belongs to the checkpoint
 		checkpoint, _ := decodeMeta(w.head.meta[:])
 		m = &checkpoint
 	}
@@ -136,8 +136,8 @@ func (w *wal) note() {
 	_, _ = w.data.WriteAt(n.encode(), int64(m.txid%2)*int64(m.pageSize)+noteAt)
 }
 
-// covers checks that a used log has all commits that the data file refers to, and that the file is
-// not older than the log's checkpoint. It returns the number of the log's records that the file
+// covers checks that the log contains all commits of the data file, and that its head is not older
+// than the marks and notes in the file. It returns the number of records that the file already
 // contains.
 func (l *LeftoverLog) covers(t *pageTree, checkpoint metaPage) (there uint64, err error) {
 	count := uint64(len(l.records))
@@ -173,7 +173,7 @@ func newer(generation, than uint64) bool {
 	return ahead > 0 && ahead <= markGeneration/2
 }
 
-// tooOld returns the error for a log that lacks commits of its data file.
+// tooOld returns the error for a log that does not contain all commits of its data file.
 func (l *LeftoverLog) tooOld() error {
 	return fmt.Errorf("%s lacks commits that its data file has (it was cut, damaged, or copied before the file): "+
 		"put the log of the same moment beside it, or restore a backup", l.path)
@@ -204,7 +204,7 @@ func (t *pageTree) moved(info os.FileInfo, used bool) bool {
 	return used || len(t.notes) > 0 || logged(t.meta.mark)
 }
 
-// signNotes updates the note in a copy that was made while the original was locked.
+// signNotes updates the note in a copy. The original must have been locked while it was copied.
 func signNotes(file *os.File) error {
 	t, err := readMetas(file)
 	if err != nil || len(t.notes) == 0 {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// VetToWrite vets a file before it is written. If its server left a log, VetToWrite restores the
-// log's checkpoint in the file. look has the same meaning as in Vet.
+// VetToWrite checks a file before it is opened for writing. If its server left a log, VetToWrite
+// restores the log's checkpoint in the file. look has the same meaning as in Vet.
 func VetToWrite(path string, look func(*Pages) error) (Verdict, error) {
 	verdict, err := Vet(path, false, nil, look)
 	if err == nil && verdict.Log != nil {
@@ -23,8 +23,8 @@ func VetToWrite(path string, look func(*Pages) error) (Verdict, error) {
 }
 
 // vetReplay vets the pages that a start reads, and the pages that the replay will change, because
-// the replay does not use a guard. It does so before anything is written, so a start that fails
-// leaves both files unchanged.
+// the replay does not use a guard. If this check fails, both files are unchanged, because nothing
+// has been written yet.
 func (l *LeftoverLog) vetReplay(p *Pages) error {
 	g := &Guard{p: p, marks: map[uint64]PageMark{}}
 	if err := errors.Join(g.vetFreelist(), g.vetAll(Tree{p: p, root: p.root})); err != nil {
@@ -36,7 +36,7 @@ func (l *LeftoverLog) vetReplay(p *Pages) error {
 		if !ok {
 			return NewDamage("the bucket %s is missing", name)
 		}
-		if trees[which] = t; which == InRev { // large; a start reads only its newest record
+		if trees[which] = t; which == InRev { // this bucket is large, and a start only reads the newest record
 			continue
 		}
 		if err := g.vetAll(t); err != nil {
@@ -65,8 +65,8 @@ func (l *LeftoverLog) vetReplay(p *Pages) error {
 	return nil
 }
 
-// repairCopies makes both copies of a head equal. If they differ, the older copy describes a half
-// that will be overwritten.
+// repairCopies writes h to both copies of the head, unless they are already equal to it. If they
+// differ, the older copy describes a half that will be overwritten.
 func (h *logHead) repairCopies(path string) error {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -123,8 +123,8 @@ func (l *LeftoverLog) restoreCheckpoint(path string) error {
 	return errors.Join(writeSynced(path, page, t.meta.at), writeSynced(path, before, other*int64(t.pageSize)))
 }
 
-// endNote returns the note for a restored file. It keeps the information of the meta pages that are
-// overwritten.
+// endNote returns the note for a restored file. The note preserves information from the meta pages,
+// because they are overwritten.
 func (l *LeftoverLog) endNote(file *os.File) ([]byte, error) {
 	info, err := file.Stat()
 	if err != nil {

@@ -1,9 +1,9 @@
 package boltfile
 
 // This file implements a finger search in the tree of revisions. A LIST walks the keys in order and
-// looks up a record for each. Objects that were created one after the other have adjacent
-// revisions. The next record is usually on the same leaf as the last one, or otherwise below the
-// same branch. A search hint remembers that position within one snapshot:
+// looks up a record for each. If objects are created in sequence, their revisions are adjacent. The
+// next record is usually on the same leaf as the last one, or otherwise below the same branch. A
+// search hint remembers that position within one snapshot:
 //
 //	the leaf has 400 to 402        401 is searched there,
 //	its branch 1 to 510            403 below it,
@@ -22,15 +22,15 @@ package boltfile
 
 import "encoding/binary"
 
-// A SearchHint is the position of the last lookup in a tree whose keys begin with revisions. It
-// finds only keys that consist of a revision alone.
+// A SearchHint stores the position of the last lookup in a tree. All keys in the tree must start
+// with a revision. It does not find keys that are longer than a revision.
 type SearchHint struct {
 	branch keyedPage // last branch page of the search
 	leaf   keyedPage
 	lines  byte // sum of the results of touch
 }
 
-// A place is a page with the range of revisions that can be on or below it.
+// A keyedPage is a page with the range of revisions that can be on or below it.
 type keyedPage struct {
 	page        page // nil means none
 	first, last uint64
@@ -81,8 +81,8 @@ func (f *SearchHint) moveTo(t *Tree, rev uint64, near bool) bool {
 	return at.page != nil && at.page.leaf()
 }
 
-// below returns the place below a branch to which rev belongs. It has no page if the page is
-// damaged. It need not check the page's keys: if the leaf is the wrong one, Get does not find the
+// below returns the child of a branch that may contain rev. If the child is damaged, its page is
+// nil. It need not check the page's keys: if the leaf is the wrong one, Get does not find the
 // revision.
 func (f *SearchHint) below(p *Pages, at *keyedPage, rev uint64, near bool) (child keyedPage) {
 	b, i := at.page, at.find(rev)
@@ -94,7 +94,7 @@ func (f *SearchHint) below(p *Pages, at *keyedPage, rev uint64, near bool) (chil
 		return child
 	}
 	child.first, child.last = lowest, at.last
-	if long { // longer keys with the same revision follow the revision alone
+	if long { // the key with only this revision would be in front of it
 		child.first++
 	}
 	if i+1 < b.count() {
@@ -134,8 +134,9 @@ func (b page) revAt(i int) (rev uint64, longer, ok bool) {
 	return binary.BigEndian.Uint64(b[at:]), size > 8, true
 }
 
-// find is page.find for the key of a revision. It also returns -1 if a key is too short for a
-// revision. It guesses first, and checks at most twice as many elements as a binary search.
+// find is like page.find for the key of a revision. It also returns -1 if a key is too short for a
+// revision. It starts at a guessed position and needs at most twice as many steps as a binary
+// search.
 func (p *keyedPage) find(rev uint64) int {
 	low, high := 0, p.page.count()
 	at := p.guess(rev)
@@ -162,7 +163,7 @@ func (p *keyedPage) find(rev uint64) int {
 // guess returns the position of rev on the page if the revisions were evenly spaced.
 func (p *keyedPage) guess(rev uint64) int {
 	n, first, last := uint64(p.page.count()), p.first, p.last
-	if last-first >= 1<<47 { // unbounded, so use the page's own range
+	if last-first >= 1<<47 { // the range is unbounded, so use the keys of the page
 		first, _, _ = p.page.revAt(0)
 		last, _, _ = p.page.revAt(int(n) - 1)
 	}

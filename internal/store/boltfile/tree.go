@@ -3,11 +3,11 @@ package boltfile
 // This file reads the trees of a bbolt file without trusting their content. page.go describes the
 // pages.
 //
-// bbolt trusts the pages that it reads. A page that is zeroed, belongs to another file, or is from
-// another time can make it panic, recurse in a cycle until the stack overflows (which recover
-// cannot handle), or read beyond the mapping. If it writes next to such a page, it frees the pages
-// that the damaged page claims. Therefore bbolt is used only for transactions, the freelist and the
-// order of writes. This package controls both ways to a page:
+// bbolt trusts the pages that it reads. If a page is zeroed, or if it belongs to another file or
+// another time, bbolt may panic or read beyond the mapping. It may also follow a cycle until the
+// stack overflows, and recover does not handle this. If it writes next to such a page, it frees the
+// pages that the damaged page claims. Therefore bbolt is used only for transactions, the freelist
+// and the order of writes. This package controls how pages are read and written:
 //
 //	reading   The cursor in this file reads the mapping, under a read transaction of bbolt that keeps the pages from being reused.
 //	          It checks each page's header, stays within the page, and requires the keys of a child to be in the range given
@@ -28,7 +28,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Buckets are the names of a file's buckets. The log refers to them by number, so their order must
+// Buckets contains the names of the buckets. The log refers to them by number, so their order must
 // never change.
 var Buckets = [...][]byte{[]byte("meta"), []byte("rev"), []byte("keys"), []byte("authors")}
 
@@ -47,8 +47,8 @@ func mapping(db *bbolt.DB, n int) []byte {
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&info.Data))), n)
 }
 
-// mappedMeta returns the meta page of a transaction in the map. The transaction after the next one
-// overwrites it.
+// mappedMeta returns the meta page of a transaction in the map. The page is overwritten two
+// transactions later.
 func mappedMeta(db *bbolt.DB, txid uint64) (metaPage, error) {
 	size := db.Info().PageSize
 	at := int(txid%2) * size
@@ -58,14 +58,14 @@ func mappedMeta(db *bbolt.DB, txid uint64) (metaPage, error) {
 	return metaPage{}, NewDamage("page %d, a meta page, is not that of transaction %d", txid%2, txid)
 }
 
-// Pages are the pages of the file as seen by one transaction.
+// Pages provides access to the pages of the file in a transaction.
 type Pages struct {
 	metaPage
 	mapped []byte // up to the high-water mark
 	Moved  bool   // Verdict.Moved
 }
 
-// ListsFree reports whether the file lists its free pages, as a clean close does.
+// ListsFree reports whether the file contains a freelist. This is the case after a clean close.
 func (p *Pages) ListsFree() bool { return p.freelist != noFreelist }
 
 func newPages(db *bbolt.DB, m metaPage) *Pages {
@@ -87,7 +87,8 @@ func (p *Pages) Top() uint64 { return p.root }
 // Size returns the total size of the file's pages, used or free, in bytes.
 func (p *Pages) Size() int64 { return int64(p.high) * int64(p.pageSize) }
 
-// load returns a branch or leaf page with its overflow pages, after a check of its header.
+// load returns a branch or leaf page, including its overflow pages. It returns an error if the
+// header is invalid.
 func (p *Pages) load(id uint64) (page, error) {
 	if id < 2 || id >= p.high {
 		return nil, NewDamage("page %d is beyond the file's %d pages", id, p.high)
@@ -105,11 +106,11 @@ func (p *Pages) load(id uint64) (page, error) {
 	return b, nil
 }
 
-// A Tree is a bucket, or the tree of all buckets.
+// A Tree represents a bucket or the tree of all buckets.
 type Tree struct {
 	p        *Pages
 	root     uint64
-	small    page // page of a small bucket; root is then unused
+	small    page // the only page of a small bucket, which has no root
 	Sequence uint64
 }
 
@@ -184,7 +185,7 @@ type step struct {
 
 func (s *step) outOfBounds() { PanicDamage("page %d has an element out of its bounds", s.id) }
 
-// goTo selects the element that a search in the page has found.
+// goTo selects the element with index i. It panics if i is negative.
 func (s *step) goTo(i int) {
 	if i < 0 {
 		s.outOfBounds()
@@ -294,7 +295,7 @@ func (c *Cursor) Next() (k, v []byte) {
 	return k, v
 }
 
-// disorder panics, so that no iteration visits a key twice or runs forever.
+// disorder panics to make sure that an iteration does not return the same key twice or run forever.
 func (c *Cursor) disorder() { PanicDamage("page %d has its keys out of order", c.top().id) }
 
 // current returns the selected element. At the end of a leaf it moves to the first element of the
@@ -346,12 +347,12 @@ func (c *Cursor) SkipDamage(from []byte, walk func(from []byte)) (next []byte, e
 
 const (
 	cacheLine = 64
-	touchMax  = 4096 // in bytes; the processor prefetches the rest of longer data
+	touchMax  = 4096 // maximum number of bytes; the processor prefetches the rest
 	nearby    = 128  // in revisions: more than concurrent writers usually deviate from the order of names
 )
 
-// touch reads a byte of each cache line. The caller keeps the sum, so that the compiler does not
-// remove the reads.
+// touch reads a byte of each cache line. The caller must use the result, or the compiler may remove
+// the reads.
 func touch(b []byte) (sum byte) {
 	for i := 0; i < min(len(b), touchMax); i += cacheLine {
 		sum += b[i]
@@ -359,7 +360,7 @@ func touch(b []byte) (sum byte) {
 	return sum
 }
 
-// touch requests the memory of a page before its header is read.
+// touch starts to load a page into the cache of the processor.
 func (p *Pages) touch(id uint64) (sum byte) {
 	if id >= p.high {
 		return 0

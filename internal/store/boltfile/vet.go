@@ -1,10 +1,10 @@
 package boltfile
 
-// This file checks a file that no process has open, before bbolt opens it. bbolt maps its file into
-// memory and follows page numbers without checks. A truncated file therefore causes a SIGBUS and a
-// zeroed page causes a panic, possibly in a goroutine in which no caller can recover. Vet reads the
-// file with ordinary reads: the meta pages, the log next to it, and all pages if the file was not
-// closed cleanly.
+// This file checks a data file before it is opened. It fails if another process has the file open
+// for writing. The checks are necessary, because bbolt maps its file into memory and does not check
+// page numbers. A truncated file therefore causes a SIGBUS and a zeroed page causes a panic,
+// possibly in a goroutine in which no caller can recover. Vet reads the file with ordinary reads:
+// the meta pages, the log next to it, and all pages if the file was not closed cleanly.
 
 import (
 	"encoding/binary"
@@ -21,12 +21,14 @@ import (
 
 // A Verdict is the result of Vet.
 type Verdict struct {
-	// Clean means that the free pages are listed, so that the pages need not be walked. The file
-	// was closed cleanly, or it has a log whose checkpoint lists them.
-	Clean    bool
-	OneMeta  bool         // one of the two meta pages is invalid; if it was the newer one, the last commit is lost
-	Log      *LeftoverLog // log next to the file; nil means none
-	Moved    bool         // the file may be a copy that was made while a server wrote it
+	// Clean is set if the file contains a freelist, so it is not necessary to read all pages. This
+	// is the case if the file was closed cleanly, or if the checkpoint of its log has a freelist.
+	Clean bool
+	// OneMeta is set if one of the two meta pages is invalid. If the newer page is invalid, the last
+	// commit is lost.
+	OneMeta  bool
+	Log      *LeftoverLog // the log next to the file, or nil if it does not exist
+	Moved    bool         // the file may have been copied while a server was using it
 	Problems []string     // damaged pages
 }
 
@@ -49,8 +51,8 @@ func Regular(path string) error {
 	return err
 }
 
-// overflowMax is the maximum size of a page with its overflow pages. A sparse file could claim any
-// size.
+// overflowMax is the maximum size of a page including its overflow pages. A sparse file could claim
+// any size.
 const overflowMax = 256 << 20
 
 // smallMax is the maximum size of a file for ReadSmall.
@@ -117,9 +119,9 @@ func Peek(path string, look func(*Pages) error) error {
 	})
 }
 
-// Vet checks a file without trusting its content: its kind, lock and size. It checks all pages if
-// the file was not closed cleanly (bbolt will then walk them to find the free ones), or if thorough
-// is set. Then it calls look with the vetted pages.
+// Vet checks the type, the lock and the size of a file. If thorough is set, it also checks all
+// pages. It does the same if the file was not closed cleanly, because bbolt will then read all
+// pages to find the free pages. Finally, it calls look with the vetted pages.
 func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v Verdict, err error) {
 	info, err := statRegular(path)
 	switch {
@@ -178,7 +180,7 @@ func Vet(path string, thorough bool, seen *Progress, look func(*Pages) error) (v
 	return v, err
 }
 
-// A pageTree reads the pages of a file and checks the properties that bbolt relies on.
+// A pageTree reads the pages of a file and checks that bbolt can use them.
 type pageTree struct {
 	file         io.ReaderAt
 	pageSize     int
@@ -191,8 +193,8 @@ type pageTree struct {
 	meta         *placedMeta   // current meta page
 	progress     *Progress
 
-	seen     []uint64 // one bit for each page with a reference
-	bufs     [][]byte // one buffer for each level, reused; the bounds of a child are keys of its parent
+	seen     []uint64 // bitmap of the referenced pages
+	bufs     [][]byte // buffers for each level of the tree, because the keys of a page are the bounds of its children
 	problems []string
 }
 
@@ -232,7 +234,7 @@ func readMetas(file io.ReaderAt) (*pageTree, error) {
 	return t, nil
 }
 
-// vet checks the freelist and, if all is set, every page of the tree.
+// vet checks the freelist. If all is set, it also checks every page of the tree.
 func (t *pageTree) vet(all bool) []string {
 	t.seen = make([]uint64, t.high/64+1)
 	t.mark(0)
@@ -274,8 +276,8 @@ func (t *pageTree) mark(id uint64) bool {
 	return true
 }
 
-// load reads page id with its overflow pages into the buffer of a level. It returns nil if the
-// header is invalid.
+// load reads a page, including its overflow pages, into the buffer for the given level. It returns
+// nil if the header is invalid.
 func (t *pageTree) load(id uint64, level int) page {
 	if !t.mark(id) {
 		return nil
@@ -310,8 +312,8 @@ func (t *pageTree) load(id uint64, level int) page {
 	return buf
 }
 
-// vetFreelist checks the list of free pages. If markFree is set, it marks them, so that a page that
-// is both free and used is detected.
+// vetFreelist checks the list of free pages. If markFree is set, it also marks them, in order to
+// detect pages that are both free and used.
 func (t *pageTree) vetFreelist(markFree bool) {
 	b := t.load(t.freelist, 0)
 	if b == nil {
@@ -340,7 +342,7 @@ func (t *pageTree) vetFreelist(markFree bool) {
 	}
 }
 
-// walk checks a page and all pages below it.
+// walk checks the page with the given id and all its descendants.
 func (t *pageTree) walk(id uint64, keys keyRange, level int) {
 	if level > treeDepthMax {
 		t.problem("page %d lies too deep", id)
@@ -359,8 +361,8 @@ func (t *pageTree) walk(id uint64, keys keyRange, level int) {
 	}
 }
 
-// walkElements checks a loaded page, or a small bucket in a value of its parent. It returns the
-// number of used bytes and the problem, if any.
+// walkElements checks the elements of a page. The page may also be the content of a small bucket.
+// It returns the number of used bytes and the problem, if any.
 func (t *pageTree) walkElements(b page, keys keyRange, level int) (used int, what string) {
 	if used, what = b.vet(keys); what != "" {
 		return used, what
@@ -384,7 +386,8 @@ func (t *pageTree) walkElements(b page, keys keyRange, level int) (used int, wha
 	return used, ""
 }
 
-// walkBucket checks a bucket, which has its own tree or, if it is small, a page in its value.
+// walkBucket checks the bucket with the given value. If the bucket is small, the value contains its
+// only page.
 func (t *pageTree) walkBucket(value []byte, level int) (what string) {
 	if len(value) < 16 {
 		return "has a damaged bucket"
@@ -435,7 +438,7 @@ func (t *pageTree) take(l *LeftoverLog, m metaPage) {
 	t.pageSize, t.root, t.freelist, t.high = m.pageSize, m.root, m.freelist, m.high
 }
 
-// checkTree checks that the tree at a log's checkpoint is the one that the log describes.
+// checkTree checks that the tree matches the checkpoint of the log.
 func (l *LeftoverLog) checkTree(p *Pages, path string) error {
 	meta, ok := p.Bucket(InMeta)
 	revs, there := p.Bucket(InRev)

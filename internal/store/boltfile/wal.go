@@ -3,67 +3,67 @@ package boltfile
 // This file implements the write-ahead log of a data file, which makes writes durable. logfile.go
 // describes its format.
 //
-// A disk may reorder writes that were not synced. Therefore a file of pages needs two syncs for
-// each commit: one for the pages, and one for the meta page that refers to them. Both write
-// scattered pages. A log needs one sync of one block. So a commit is appended to the log as one
-// record. The record is synced while bbolt commits without syncing. Only then is the commit
-// published and acknowledged. Its pages stay in memory (overlay.go). Now and then a checkpoint
-// writes and syncs all of them, and the log starts again.
+// A disk may reorder unsynced writes. Therefore bbolt itself syncs each commit twice: first the
+// pages, and then the meta page that refers to them. Both syncs write scattered pages. With a log,
+// it is sufficient to sync a single block. The writer appends each commit to the log as a single
+// record. It syncs the record while bbolt commits without a sync. The commit is then published and
+// acknowledged. The changed pages stay in memory (overlay.go) until the next checkpoint writes and
+// syncs them. After a checkpoint, the log is reused from the start.
 //
 //	                 data file (pages)                                 log
 //	commit           unchanged; new pages are in memory                record appended and synced        then acknowledged
 //	checkpoint       changed pages are written and synced              then the head: start from this meta page and the records after it
 //	start            the checkpoint's meta page is restored            the records are replayed in one transaction
 //
-// Pinned checkpoints. It is unknown which pages of the next checkpoint the kernel has written, and
-// in which order. This is harmless, because no page of the checkpoint is modified: a read
-// transaction of bbolt stays open on it, and bbolt does not reuse pages that an open transaction
-// can see. A start restores the checkpoint's meta page and gets exactly the state of the
+// Pinned checkpoints. The kernel may write the pages of the next checkpoint in any order. This is
+// harmless, because the pages of the current checkpoint are never modified. The log keeps a read
+// transaction open on the checkpoint, and bbolt does not reuse pages while an open transaction can
+// see them. A start restores the checkpoint's meta page and gets exactly the state of the
 // checkpoint.
 //
-// Pages ahead. bbolt reuses a page that was allocated and freed since the checkpoint. So a few
-// pages in memory serve many commits. This works only for pages from the freelist, and not for
-// pages from the end of the file. Therefore the file is extended in advance, in steps (growAhead),
-// and bbolt uses the lowest free page first (its array freelist). A checkpoint writes only the
-// pages that are still in use.
+// Pages ahead. bbolt reuses a page that was allocated and freed since the checkpoint. As a result,
+// many commits use the same few pages in memory. This works only for pages from the freelist, and
+// not for pages from the end of the file. Therefore the file is extended in advance, in steps
+// (growAhead), and bbolt uses the lowest free page first (its array freelist). A checkpoint writes
+// only the pages that are still in use.
 //
-// Two halves. The halves of the log are used in turn. When a checkpoint is due, or a half is full,
-// the writer continues in the other half, and a goroutine makes a checkpoint of the state at that
-// point.
+// Two halves. The halves of the log are used in turn. If a checkpoint is due or the current half is
+// full, the writer switches to the other half. At the same time, a goroutine makes a checkpoint of
+// the state at that point.
 //
 //	writer           ... record 812 | half 1, epoch 8: record 813 ...                        transaction R2 begins between the two
 //	goroutine        data file synced → head and its copy: from R2 on, epoch 8 → R1 closed    half 0 is free again
 //
-// Until the new head is written, the old one is valid, and a start replays both halves. The old
-// checkpoint, R1, is released only after both copies of the new head are synced.
+// The old head is valid until the new head has been written. In the meantime, a start replays both
+// halves. The old checkpoint, R1, is released only after both copies of the new head are synced.
 //
 // If bbolt fails to commit because the disk is full, the record is revoked: its head is overwritten
 // with zeros and synced before anything else is written or acknowledged. A failed sync is never
-// retried, because the content of the disk is then unknown; the process ends. The goroutine has its
-// own handle for the heads, because the kernel reports a failed write-back once for each handle.
+// retried, because the content of the disk is then unknown; the process ends. The goroutine uses a
+// separate handle for the heads, because the kernel reports each write error only once per handle.
 //
-// Most checkpoints are made because they are due. Such a checkpoint is made of an extra commit that
-// writes bbolt's freelist (checkpointIfDue), so that a start from it need not walk all pages to
-// find the free ones. The start vets the pages that it reads and the pages that the replay changes
+// If a checkpoint is due, the writer first makes an extra commit to write bbolt's freelist
+// (checkpointIfDue). Otherwise the next start would have to read all pages to find the free pages.
+// With a freelist, it only vets the pages that it needs and the pages that the replay changes
 // (vetReplay).
 //
 // Some commits are followed by an immediate checkpoint instead of a record: commits that are too
 // large for a half, commits for which the log cannot grow because the disk is full, and commits
 // that may make bbolt remap its file. Remapping waits for all read transactions, including the
-// pinned one. (bbolt doubles its mapping up to 1 GiB and then adds 1 GiB each time.) The pin is
-// released before bbolt's commit, which is harmless as long as no other transaction begins, and the
-// data file is synced before the commit is acknowledged. Therefore a small mapping, on 32 bits or
-// on Windows, where the mapping determines the file size, has no other cost.
+// pinned one. (bbolt doubles its mapping up to 1 GiB and then adds 1 GiB each time.) In all these
+// cases, the pin is released before bbolt commits. This is harmless as long as no other transaction
+// begins. The data file is synced before the commit is acknowledged. Therefore a small mapping, on
+// 32 bits or on Windows, where the mapping determines the file size, has no other cost.
 //
-// The log may be removed, replaced or truncated while the server runs. Before a write is
-// acknowledged, the log's file is looked up by its path. If it is missing or too short, the data
-// file is closed as in a clean close, since it has all commits, and the next write creates a new
-// log (File.leaveLog).
+// The log may be removed, replaced or truncated while the server runs. Therefore the server checks
+// the log's path before it acknowledges a write. If the log is missing or too short, the data file
+// is closed as in a clean close, since it has all commits, and the next write creates a new log
+// (File.leaveLog).
 //
 // While there is a log, the data file's format is 3, so that the file is rejected if the log is
-// missing. The log is created before the format changes, at the first write. It is removed after
-// the format is changed back, at a clean close. At these moments its head says "idle", and bbolt's
-// own two syncs make the commits durable.
+// missing. The first write creates the log and then changes the format. A clean close changes the
+// format back and then removes the log. In both cases the log is idle, and bbolt syncs its commits
+// itself.
 //
 // The disk must keep synced data. If a block is written again, the disk must also keep the bytes
 // that do not change, since the last block of the log is written for each of its records. The note
@@ -104,8 +104,9 @@ const (
 	logBytesMin   = 256 << 10
 	logStepMax    = 1 << 20 // maximum number of bytes by which the log is extended
 	checkpointAge = 30 * time.Minute
-	// checkpointBytes is the number of bytes of records after which a checkpoint is due; three
-	// quarters of a half, if that is less. Longer halves exist only for commits that exceed it.
+	// checkpointBytes is the maximum size of the records between two checkpoints. The limit is
+	// lower if it exceeds three quarters of a half. Larger halves are only needed for large
+	// commits.
 	checkpointBytes = 2 << 20
 	// A checkpoint is due if more than this number of bytes of pages wait for it to be reused, and
 	// more than 1/pendingShare of the file.
@@ -128,8 +129,8 @@ type wal struct {
 	path    string
 	file    *os.File
 	info    os.FileInfo // identity of file
-	heads   *os.File    // second handle of the log, for its heads
-	sectors sectorFile  // third handle of the log, for its records
+	heads   *os.File    // second handle, used to write the heads
+	sectors sectorFile  // third handle, used to write the records
 	Disk
 
 	head           logHead       // newest head, possibly not written yet
@@ -141,26 +142,26 @@ type wal struct {
 	length         int64         // minimum length of the log on the disk
 	complete       uint64        // generation of the newest head on the disk
 	buf            []byte        // buffer for records
-	pin            *bbolt.Tx     // transaction on the checkpoint, or on the one in progress
-	before         *bbolt.Tx     // transaction on the checkpoint before the one in progress; nil if none is in progress
+	pin            *bbolt.Tx     // read transaction on the newest checkpoint, even if it is in progress
+	before         *bbolt.Tx     // read transaction on the previous checkpoint, or nil if no checkpoint is in progress
 	began          time.Time     // start of the epoch
-	making         chan error    // receives the result of the checkpoint in progress; nil if none exists
+	making         chan error    // receives the result of a checkpoint; nil if no checkpoint is in progress
 	mapped         int64         // minimum size of bbolt's mapping in bytes
-	initialDiskUse int64         // disk usage of the log when it was opened
-	growth         *atomic.Int64 // number of bytes by which the log may still grow
+	initialDiskUse int64         // initial disk usage of the log in bytes
+	growth         *atomic.Int64 // maximum number of bytes that the log may grow
 	scarce         bool          // the disk is full, so pages that wait for a checkpoint are needed
 	spare          int64         // free space above the reserve
 	checkpoints    int           // number of started checkpoints
 
 	overlay       *overlay     // pages that differ from the data file
 	written       changedPages // by the checkpoint in progress
-	grown         PageRun      // pages by which the file was extended; the next commit starts a checkpoint
+	grown         PageRun      // new pages at the end of the file; if not empty, a checkpoint is due
 	grownFor      int          // value of turns when the file was last extended
 	stableCommits int          // number of commits since the last completed checkpoint
 }
 
-// A Disk has the functions by which a log accesses the disk. Tests replace them to simulate power
-// failures.
+// A Disk contains the functions that the log uses to access the disk. Tests replace them to
+// simulate power failures.
 type Disk struct {
 	Write       func(b []byte, at int64) (int, error) // writes to the log
 	Sync        func() error                          // syncs the log
@@ -278,8 +279,8 @@ func mapBytes(size int64) int64 {
 
 // ---- A commit
 
-// commit commits a transaction. The transaction is durable if err is nil. After errLogLost it is
-// unknown whether it is durable.
+// commit commits a transaction. If err is nil, the transaction is durable. If err is errLogLost,
+// the transaction may or may not be durable.
 func (w *wal) commit(l *WriteTx) error {
 	if err := w.finishCheckpoint(false); err != nil {
 		return lostLog(err)
@@ -360,8 +361,9 @@ func (w *wal) append(at int64, notes []byte) (begun bool, err error) {
 	return true, err
 }
 
-// lengthen writes zeros to the half, one block at a time. For a larger write Linux creates one
-// large folio in its page cache and counts all of it as written when any block of it is written.
+// lengthen fills a part of the half with zeros. It writes each block separately, because Linux
+// would otherwise use a large folio in its page cache. If any block of a folio is written later,
+// Linux counts the whole folio as written.
 func (w *wal) lengthen(from, to int64) error {
 	zeros := make([]byte, logBlock)
 	for at := from; at < to; at += logBlock - at%logBlock {
@@ -372,12 +374,12 @@ func (w *wal) lengthen(from, to int64) error {
 	return nil
 }
 
-// updateGrowth updates the number of bytes by which the log may still grow.
+// updateGrowth updates the value of growth.
 func (w *wal) updateGrowth() {
 	w.growth.Store(max(0, 2*w.head.half-max(w.initialDiskUse, w.lengths[0]+w.lengths[1])))
 }
 
-// undoRecord overwrites a record that was not committed, so that it is never replayed.
+// undoRecord overwrites an uncommitted record to make sure that it is never replayed.
 func (w *wal) undoRecord(at int64) error {
 	if _, err := w.Write(make([]byte, logRecordHead), w.head.start(w.half)+at); err != nil {
 		return lostLog(err)
@@ -388,8 +390,9 @@ func (w *wal) undoRecord(at int64) error {
 	return nil
 }
 
-// remaps reports whether a transaction might make bbolt remap its file. Each change allocates pages
-// on the path to its key, and pages for splits and merges. The commit may also write the freelist.
+// remaps reports whether a transaction might make bbolt remap its file. Each change may allocate
+// all pages on the path to its key, as well as pages for splits and merges. The commit may also
+// write the freelist.
 func (w *wal) remaps(l *WriteTx) bool {
 	size := int64(w.db.Info().PageSize)
 	high := l.Tx.Size()
@@ -416,7 +419,7 @@ func (w *wal) commitWhole(l *WriteTx) error {
 	w.unpin()
 	err := l.Tx.Commit()
 	if err == nil {
-		w.number++ // the mark counts the commit, as if it had a record
+		w.number++ // the mark counts all commits, including this one
 	}
 	if failed := w.checkpointNow(); failed != nil {
 		return lostLog(failed)
@@ -425,7 +428,7 @@ func (w *wal) commitWhole(l *WriteTx) error {
 	return err
 }
 
-// openOverlay opens the overlay after a checkpoint, when the file has all pages.
+// openOverlay opens the overlay. It must be called after a checkpoint, when the file is complete.
 func (w *wal) openOverlay() {
 	m, _ := decodeMeta(w.head.meta[:])
 	w.overlay.open(w.db, w.mapped, m.high)
@@ -443,7 +446,7 @@ func release(tx **bbolt.Tx) {
 
 // ---- Checkpoints
 
-// checkpointNow makes a checkpoint and waits for it.
+// checkpointNow starts a checkpoint and waits until it is complete.
 func (w *wal) checkpointNow() error {
 	if err := w.switchHalf(); err != nil {
 		return err
@@ -460,7 +463,7 @@ func (w *wal) release() error {
 	return w.checkpointNow()
 }
 
-// due reports whether a checkpoint is due and none is in progress.
+// due reports whether a new checkpoint should be started.
 func (w *wal) due(fileSize int64) bool {
 	if w.making != nil || w.pos == 0 && w.grown.Count == 0 {
 		return false
@@ -513,7 +516,7 @@ func (w *wal) changes(h logHead) (changed changedPages, err error) {
 	return changed, err
 }
 
-// nextHead returns the head of a log that starts from the state of a transaction.
+// nextHead returns a new head for a checkpoint of the given transaction.
 func (w *wal) nextHead(tx *bbolt.Tx) (h logHead, err error) {
 	m, err := mappedMeta(w.db, uint64(tx.ID()))
 	if err != nil {
@@ -531,8 +534,8 @@ func (w *wal) nextHead(tx *bbolt.Tx) (h logHead, err error) {
 	return h, err
 }
 
-// checkpoint writes and syncs the pages and then writes the head. grown are free pages, whose
-// content is irrelevant.
+// checkpoint writes the changed pages, syncs the data file and then writes the head. The pages in
+// grown are free, so they are not synced.
 func (w *wal) checkpoint(h logHead, changed changedPages, grown PageRun) error {
 	m, _ := decodeMeta(h.meta[:])
 	if err := w.overlay.write(changed); err != nil {
@@ -544,7 +547,8 @@ func (w *wal) checkpoint(h logHead, changed changedPages, grown PageRun) error {
 	return w.writeHead(h)
 }
 
-// writeHead writes both copies of the head. It syncs each before it writes the other.
+// writeHead writes both copies of the head. The first copy is synced before the second copy is
+// written.
 func (w *wal) writeHead(h logHead) error {
 	b := h.encode()
 	for n := range int64(2) {
@@ -558,9 +562,10 @@ func (w *wal) writeHead(h logHead) error {
 	return nil
 }
 
-// finishCheckpoint processes the result of the checkpoint in progress. If wait is set, it waits for
-// the result; otherwise it returns if there is none yet. It writes a note with the new checkpoint
-// to the data file before it releases the pages of the previous one.
+// finishCheckpoint processes the result of the checkpoint in progress. If wait is set, it waits
+// until the checkpoint is complete. Otherwise it returns immediately if the checkpoint is still in
+// progress. It writes a note with the new checkpoint to the data file before it releases the pages
+// of the previous one.
 func (w *wal) finishCheckpoint(wait bool) (err error) {
 	if w.making == nil {
 		return nil
@@ -592,7 +597,7 @@ const (
 	aheadMax    = 512
 	aheadShare  = 8 // fraction of the file's pages
 	aheadLeft   = 4 // the file is extended when less than this fraction of the pages is free
-	aheadSettle = 2 // number of commits after a checkpoint until its freed pages are counted
+	aheadSettle = 2 // minimum number of commits after a checkpoint, because only then all freed pages are counted
 )
 
 // ahead returns the number of pages by which the file should be extended now. 0 means that there
@@ -610,18 +615,19 @@ func (w *wal) ahead(high uint64) int {
 }
 
 // growAhead extends the file by some free pages. While a checkpoint is pinned, bbolt reuses a freed
-// page immediately only if the page was allocated after the checkpoint. bbolt knows this for pages
-// from its freelist, but not for pages from the end of the file. Those would stay unused until the
-// next checkpoint, and each commit would make the kernel write other pages. Therefore growAhead
-// fills a bucket with as many pages and deletes it. A third transaction follows, because a
-// checkpoint keeps the pages that the transaction before it has freed. None of the three is in the
-// log, because they contain no changes that a start needs. The checkpoint does not wait for the
-// pages of the first one. They are all free by then and are written again soon.
+// page immediately only if the page was allocated after the checkpoint. This is known for pages
+// from the freelist, but not for pages from the end of the file. Pages from the end of the file
+// could not be reused before the next checkpoint, and each commit would write to different pages.
+// Therefore growAhead fills a bucket with the given number of pages and then deletes the bucket.
+// The third transaction is empty. It is necessary because a checkpoint keeps the pages that were
+// freed by the previous transaction. The transactions are not logged, because a start does not need
+// their changes. The checkpoint does not sync the pages of the first transaction, because they are
+// free again and will be overwritten soon.
 func (f *File) growAhead(pages int) error {
 	f.wal.grownFor = f.wal.checkpoints
 	grown := PageRun{First: f.meta.Load().high}
 	name, page := []byte("ahead"), f.Db.Info().PageSize
-	value := make([]byte, page/2-64) // two values fit on a page; bbolt requires at least two
+	value := make([]byte, page/2-64) // bbolt requires at least two values per page
 	for _, change := range []func(*bbolt.Tx) error{
 		func(tx *bbolt.Tx) error {
 			b, err := tx.CreateBucketIfNotExists(name)
@@ -672,7 +678,7 @@ func (f *File) startLog() (err error) {
 		foreign := &foreignLogError{path}
 		f.foreignLog.Store(foreign)
 		return foreign
-	case left != nil && left.head.lineage == lineage: // left by an interrupted start or close; it is long enough
+	case left != nil && left.head.lineage == lineage: // the last start or close was interrupted; the log is long enough
 		h = left.head
 		h.number = firstNumber()
 	case left != nil:
@@ -703,8 +709,8 @@ func (f *File) startLog() (err error) {
 	return f.useLog(w)
 }
 
-// A foreignLogError refuses writes while the log of another data file, or of an earlier state, has
-// the path of this file's log. Callers see it as an ErrLost.
+// A foreignLogError is returned if there is already a different log at the path of the log. It may
+// belong to another data file or to an earlier state of this file. The error matches ErrLost.
 type foreignLogError struct{ path string }
 
 func (e *foreignLogError) Error() string {
@@ -714,7 +720,7 @@ func (e *foreignLogError) Error() string {
 // Is reports whether target is ErrLost.
 func (e *foreignLogError) Is(target error) bool { return target == ErrLost }
 
-// useLog makes a checkpoint of the file and replaces bbolt's syncs by the log.
+// useLog makes a checkpoint of the file and disables the syncs of bbolt.
 func (f *File) useLog(w *wal) error {
 	if err := w.checkpointNow(); err != nil {
 		return errors.Join(lostLog(err), w.close())
@@ -731,8 +737,7 @@ func (w *wal) close() error {
 	return errors.Join(w.file.Close(), w.heads.Close(), w.sectors.close())
 }
 
-// resume replays the records of a log that was left by a server. Its checkpoint must already be
-// restored.
+// resume replays the records of the given log. The caller must have restored its checkpoint.
 func (f *File) resume(left *LeftoverLog) error {
 	now, err := readLog(f.Path)
 	if err == nil && (now == nil || now.head != left.head || len(now.records) != len(left.records)) || f.meta.Load().txid != left.txid() {
@@ -796,7 +801,7 @@ func (f *File) endLog() error {
 	if err := f.Transact(func(l *WriteTx) error {
 		return errors.Join(last(l), l.PutMetaInt("format", FormatClosed), setMark(l.Tx, 0))
 	}); err != nil {
-		return err // the log is idle: the next Open does not need it and accepts it
+		return err // the next Open accepts an idle log, but does not need it
 	}
 	w.note()
 	if !ours {
@@ -805,7 +810,7 @@ func (f *File) endLog() error {
 	return errors.Join(os.Remove(w.path), atomicfile.SyncDir(filepath.Dir(w.path)))
 }
 
-// inPlace reports whether the log's path still leads to it and it has its length.
+// inPlace reports whether the log still exists at its path and has not been truncated.
 func (w *wal) inPlace() bool {
 	info, err := os.Stat(w.path)
 	return err == nil && os.SameFile(info, w.info) && info.Size() >= w.length

@@ -21,10 +21,10 @@ func syncFile(file *os.File) error {
 	}
 }
 
-// syncPages waits until the pages of the data file are on the disk, except for the pages in but,
-// whose content is irrelevant. It uses msync, because fsync does not take a range. A checkpoint is
-// pinned, so bbolt's mapping cannot move. The last page of but is synced, too, so that the file has
-// its full length.
+// syncPages syncs the first pages of the data file, up to high. It does not sync the pages in but.
+// It uses msync, because fsync does not support ranges. The mapping cannot move, because a
+// checkpoint is pinned. The last page in but is also synced to make sure that the file has its full
+// length.
 func syncPages(db *bbolt.DB, high uint64, but PageRun) error {
 	page := uint64(db.Info().PageSize)
 	if but.Count < 2 || page%uint64(os.Getpagesize()) != 0 {
