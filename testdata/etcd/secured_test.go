@@ -125,8 +125,8 @@ func TestEtcdBehindTLS(t *testing.T) {
 	// A peer that closes the connection may be starting, so the server retries for a while and logs
 	// the reason.
 	plain := startCluster(t, 1)
-	for url, want := range map[string]string{strings.Replace(plain.urls[0], "http:", "https:", 1): "perhaps it speaks no TLS (http://)",
-		strings.Replace(url, "https:", "http:", 1): "perhaps it speaks TLS (https://)"} {
+	for url, want := range map[string]string{strings.Replace(plain.urls[0], "http:", "https:", 1): "it may not use TLS (http://)",
+		strings.Replace(url, "https:", "http:", 1): "it may require TLS (https://)"} {
 		p := newProcess(t, apilettest.Program(t), append([]string{"--ephemeral", "--listen", "127.0.0.1:0",
 			"--etcd-servers", url, "--etcd-cafile", ours.file}, client...)...)
 		p.Launch()
