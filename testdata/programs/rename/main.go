@@ -33,7 +33,7 @@ import (
 var elsewhere = []struct{ file, text string }{
 	{".ci/run", "s#^PATH/internal/#apilet/#; s# -> PATH/internal/# -> #p"},
 	{"internal/startgc/startgc.go", `import "PATH/internal/startgc"`},
-	{"testdata/programs/flows/main.go", `modulePath   = "PATH"`},
+	{"testdata/programs/flows/main.go", `modulePath = "PATH"`},
 	{"testdata/programs/siege/main.go", `*binary, "PATH")`},
 	{"testdata/programs/siege/siege_test.go", `*binary, "PATH")`},
 	{"testdata/programs/soak/drift.go", `to, "PATH")`},
