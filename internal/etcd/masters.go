@@ -7,11 +7,10 @@ package etcd
 //
 //	PREFIX/masterleases/10.0.0.7    an Endpoints object with that address; etcd removes it 15 seconds after the last sign of life of its server
 //
-// kube-apiserver writes its key every ten seconds and then reads the others. apilet keeps etcd's
-// lease alive, which needs no write, and the watch immediately reports added and removed keys.
-// Servers that advertise the same address share a key, because they are one server to their
-// clients. The key is attached to the lease of one of them. When it expires, another server creates
-// the key again.
+// kube-apiserver writes its key every ten seconds and then reads the others. apilet renews a lease
+// instead, which does not write to etcd. A watch reports new and removed keys. Servers with the same
+// address share a key. The key has the lease of one of these servers. If that lease expires, another
+// server creates the key again.
 
 import (
 	"context"
@@ -30,7 +29,7 @@ const (
 	mastersFolder = "masterleases/"
 	masterSeconds = 15 // as in kube-apiserver
 	masterEvery   = 5 * time.Second
-	leaveWithin   = 3 * time.Second // less than the time that a stopping server waits for its goroutines
+	leaveWithin   = 3 * time.Second // must be less than the timeout for goroutines during a shutdown
 )
 
 // A registration is used to register the address of this server in etcd.
@@ -41,9 +40,8 @@ type registration struct {
 }
 
 // Announce registers the address of this server in etcd until ctx is done. It calls reconcile with
-// the addresses of all servers when it starts, when a server is added or removed, and periodically.
-// Before it returns, it calls reconcile without its own address. The argument entering is true
-// until reconcile has succeeded for the first time.
+// the addresses of all servers: at the start, after each change, and periodically. The last call
+// does not include the own address. The argument entering is true until the first call succeeds.
 func (c *Cluster) Announce(ctx context.Context, own netip.Addr, reconcile func(ctx context.Context, live []netip.Addr, entering bool) error) {
 	a := &registration{Cluster: c, own: own}
 	entering, logged := true, false
