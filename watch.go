@@ -410,7 +410,7 @@ func (s *stream) sendEvents(ctx context.Context) error {
 			return err
 		}
 		s.events = events
-		large := scan.SizeOfLarge(events)
+		large := scan.SizeOfLargeEvents(events)
 		if !limits.TryReserve(ctx, s.w, large) {
 			clear(events)
 			if err := s.hold(ctx, large); err != nil {

@@ -64,7 +64,7 @@ func names(t testing.TB, s *Server, path string) (all []string) {
 	return all
 }
 
-func TestDataSurviveARestart(t *testing.T) {
+func TestDataSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	s := Start(t, Data(filepath.Join(t.TempDir(), "apilet.db")), KeepPort())
 	url := s.URL()

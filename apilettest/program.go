@@ -158,7 +158,7 @@ func (b builder) fromCheckout(ctx context.Context, source string) (string, error
 	})
 }
 
-// announce explains why the test prints nothing for a while.
+// announce prints a line before a build, which may take minutes.
 func (b builder) announce(source, folder string) {
 	fmt.Fprintf(b.out, "apilettest: building %s into %s; the first build takes minutes\n", source, folder)
 }

@@ -136,8 +136,11 @@ func TestTheCheckoutIsTheModuleAbove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, file, _, _ := runtime.Caller(0); !filepath.IsAbs(file) {
+		above = "" // with -trimpath the test binary has no folder
+	}
 	module := strings.TrimSuffix(reflect.TypeFor[Server]().PkgPath(), "/apilettest")
-	if got := checkout(module); got != above && got != "" { // a test binary that was built with -trimpath has no folder
+	if got := checkout(module); got != above {
 		t.Errorf("got %q, want %q", got, above)
 	}
 	if got := checkout("example.com/apilet"); got != "" {

@@ -7,8 +7,8 @@ package admission
 //	decode ──▶ default ──▶ admit: LimitRanger, ServiceAccount, … MutatingAdmissionPolicy, MutatingAdmissionWebhook
 //	       ──▶ prepare, validate by type ──▶ validate: … ValidatingAdmissionPolicy, ValidatingAdmissionWebhook, ResourceQuota ──▶ commit
 //
-// Each plug-in has a name, a list of the writes that it handles, and two functions. Either
-// function may be nil. The chain selects the rows for a write by operation, resource and
+// A plug-in consists of a name, the list of writes that it handles, and two functions. A function
+// may be nil. The chain selects the rows for a write by operation, resource and
 // subresource, using a map that is built at startup. Plug-ins that handle every write use Idle to
 // report whether they have anything to do. A write without an interested row costs only the
 // look-up and allocates no memory.

@@ -22,8 +22,7 @@ import (
 // uses four times as many.
 //
 // The tests also create much garbage. The collector runs when the heap has grown fivefold instead
-// of twofold, which saves a fifth of the processor time, but at most up to two gigabytes; with the
-// race detector that is five gigabytes. GOGC overrides this setting, and benchmarks run with the
+// of twofold, which saves a fifth of the processor time, but at most up to two gigabytes. GOGC overrides this setting, and benchmarks run with the
 // default of the program.
 //
 // A program built with -race sleeps for a second before it exits, to report late races. For child
@@ -64,7 +63,7 @@ func run(m *testing.M, prepare []func() (done func())) int {
 }
 
 // Long reports whether the tests run in their long form, which APILET_LONG=1 asks for: all rounds of
-// random searches, all commands of the documents, and whatever else takes minutes. The short form of
+// random searches, all commands of the documents, and other work that takes minutes. The short form of
 // a test finds the same kinds of faults in fewer places. With the race detector only the short form
 // runs, because each round is ten times as expensive and later rounds find no further races.
 func Long() bool { return os.Getenv("APILET_LONG") != "" && !Race }

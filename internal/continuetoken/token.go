@@ -186,7 +186,8 @@ func ReadKeys(path string) ([][]byte, error) {
 	}
 	defer file.Close()
 	var keys [][]byte
-	for lines, n := bufio.NewScanner(file), 1; lines.Scan(); n++ {
+	lines := bufio.NewScanner(file)
+	for n := 1; lines.Scan(); n++ {
 		text := strings.TrimSpace(lines.Text())
 		if text == "" {
 			continue
@@ -196,6 +197,9 @@ func ReadKeys(path string) ([][]byte, error) {
 			return nil, fmt.Errorf("line %d does not contain at least 32 bytes in base64", n)
 		}
 		keys = append(keys, key)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
 	}
 	if len(keys) == 0 {
 		return nil, errors.New("the file contains no key")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"apilet/internal/apitest"
 	"apilet/internal/selector"
 )
 
@@ -119,4 +120,17 @@ func FuzzContinueToken(f *testing.F) {
 			t.Errorf("a token that was never sealed is accepted: %q", text)
 		}
 	})
+}
+
+// TestKeyFilesAreReadWhole checks that a line that is too long is an error, and does not end the
+// file silently.
+func TestKeyFilesAreReadWhole(t *testing.T) {
+	t.Parallel()
+	key := base64.StdEncoding.EncodeToString(make([]byte, 32))
+	for text, want := range map[string]int{key: 1, key + "\n\n" + key + "\n": 2, key + "\n" + strings.Repeat(key, 2000): 0, "": 0, "x": 0} {
+		keys, err := ReadKeys(apitest.TempFile(t, "keys", text))
+		if len(keys) != want || (err == nil) != (want > 0) {
+			t.Errorf("%.60s: got %d keys, %v; want %d", text, len(keys), err, want)
+		}
+	}
 }

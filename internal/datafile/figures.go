@@ -47,13 +47,15 @@ type objectFigures struct {
 }
 
 var (
-	storeRevision   = prometheus.NewDesc("apilet_store_revision", "Newest committed revision.", nil, nil)
-	storeCompacted  = prometheus.NewDesc("apilet_store_compact_revision", "Revision below which history is compacted.", nil, nil)
-	storeFileBytes  = prometheus.NewDesc("apilet_store_file_bytes", "Size of the data file, without its log (apilet_store_log_bytes).", nil, nil)
-	storeLogBytes   = prometheus.NewDesc("apilet_store_log_bytes", "Size of the write-ahead log beside the data file.", nil, nil)
-	storeFreeBytes  = prometheus.NewDesc("apilet_store_free_bytes", "Bytes of the data file that are not in use: its free pages, and what it has grown ahead. Defrag gives them back.", nil, nil)
-	storeCorrupt    = prometheus.NewDesc("apilet_store_corrupt_records", "Records and pages that the last scrub found damaged.", nil, nil)
-	storeDamaged    = prometheus.NewDesc("apilet_store_damaged_places", "Places of the data file that reads and writes found damaged; at most 100 are counted, and a scrub that finds nothing resets it.", nil, nil)
+	storeRevision  = prometheus.NewDesc("apilet_store_revision", "Newest committed revision.", nil, nil)
+	storeCompacted = prometheus.NewDesc("apilet_store_compact_revision", "Revision below which history is compacted.", nil, nil)
+	storeFileBytes = prometheus.NewDesc("apilet_store_file_bytes", "Size of the data file, without its log (apilet_store_log_bytes).", nil, nil)
+	storeLogBytes  = prometheus.NewDesc("apilet_store_log_bytes", "Size of the write-ahead log beside the data file.", nil, nil)
+	storeFreeBytes = prometheus.NewDesc("apilet_store_free_bytes", "Bytes of the data file that are not in use: its free pages, and what it has grown ahead. Defrag gives them back.", nil, nil)
+	storeCorrupt   = prometheus.NewDesc("apilet_store_corrupt_records", "Records and pages that the last scrub found damaged.", nil, nil)
+	storeDamaged   = prometheus.NewDesc("apilet_store_damaged_places",
+		"Places of the data file that reads and writes found damaged; at most 100 are counted, and a scrub that finds "+
+			"nothing resets it.", nil, nil)
 	storeUnreadable = prometheus.NewDesc("apilet_store_unreadable_objects", "Live objects that cannot be decoded and are left out.", nil, nil)
 	storeWritable   = prometheus.NewDesc("apilet_store_writable", "0 while nothing can be written, because the data file was removed or replaced, or a commit has met damage.", nil, nil)
 	storeFormat     = prometheus.NewDesc("apilet_store_format", "Format of the data file.", nil, nil)
@@ -61,15 +63,25 @@ var (
 	storeQuota      = prometheus.NewDesc("apilet_store_quota_bytes", "Used bytes above which writes other than deletes are refused; no series where there is no limit.", nil, nil)
 	diskBytes       = prometheus.NewDesc("apilet_disk_bytes", "Size of the data file's file system; no series where that is not known.", nil, nil)
 	diskFree        = prometheus.NewDesc("apilet_disk_free_bytes", "What the data file's file system has free for the server; no series where that is not known.", nil, nil)
-	diskReserve     = prometheus.NewDesc("apilet_disk_reserve_bytes", "Below so many bytes, those free on the file system and the free pages of the data file together, writes other than deletes are refused.", nil, nil)
-	diskFull        = prometheus.NewDesc("apilet_disk_full", "1 while writes other than deletes are refused for want of room on the disk.", nil, nil)
-	storeCommits    = prometheus.NewDesc("apilet_store_commit_duration_seconds", "How long commits took, fsync included.", nil, nil)
-	storeChanges    = prometheus.NewDesc("apilet_store_committed_changes_total", "Changes made durable; divided by the number of commits, how many share one fsync.", nil, nil)
-	storeTracked    = prometheus.NewDesc("apilet_managed_fields_writes_total", "Writes whose managedFields were kept, by way: short, or general for those that were left to structured-merge-diff.", []string{"way"}, nil)
-	storageSize     = prometheus.NewDesc("apiserver_storage_size_bytes", "[STABLE] Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil)
-	storageObjects  = prometheus.NewDesc("apiserver_storage_objects", "[STABLE] (Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"resource"}, nil)
-	resourceObjects = prometheus.NewDesc("apiserver_resource_objects", "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"group", "resource"}, nil)
-	resourceBytes   = prometheus.NewDesc("apiserver_resource_size_estimate_bytes", "[ALPHA] Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects. In case of a fetching error, the value will be -1.", []string{"group", "resource"}, nil)
+	diskReserve     = prometheus.NewDesc("apilet_disk_reserve_bytes",
+		"Below so many bytes, those free on the file system and the free pages of the data file together, writes other "+
+			"than deletes are refused.", nil, nil)
+	diskFull     = prometheus.NewDesc("apilet_disk_full", "1 while writes other than deletes are refused for want of room on the disk.", nil, nil)
+	storeCommits = prometheus.NewDesc("apilet_store_commit_duration_seconds", "How long commits took, fsync included.", nil, nil)
+	storeChanges = prometheus.NewDesc("apilet_store_committed_changes_total", "Changes made durable; divided by the number of commits, how many share one fsync.", nil, nil)
+	storeTracked = prometheus.NewDesc("apilet_managed_fields_writes_total",
+		"Writes whose managedFields were kept, by way: short, or general for those that were left to "+
+			"structured-merge-diff.", []string{"way"}, nil)
+	storageSize    = prometheus.NewDesc("apiserver_storage_size_bytes", "[STABLE] Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil)
+	storageObjects = prometheus.NewDesc("apiserver_storage_objects",
+		"[STABLE] (Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of "+
+			"stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"resource"}, nil)
+	resourceObjects = prometheus.NewDesc("apiserver_resource_objects",
+		"[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the "+
+			"value will be -1.", []string{"group", "resource"}, nil)
+	resourceBytes = prometheus.NewDesc("apiserver_resource_size_estimate_bytes",
+		"[ALPHA] Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of "+
+			"serialized objects. In case of a fetching error, the value will be -1.", []string{"group", "resource"}, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -20,8 +20,10 @@ import (
 
 const emulationFile = "testdata/emulation.txtar"
 
-// TestEmulatedVersions compares the types, /version and the treatment of new fields with kube-apiserver, for each --emulated-version.
-// The answers are recorded with -update -oracle URL -token TOKEN from an empty kube-apiserver with this flag, one version at a time.
+// TestEmulatedVersions compares the types, /version and the treatment of new fields with
+// kube-apiserver, for each --emulated-version. With -oracle URL -token TOKEN it compares an empty
+// kube-apiserver that has this flag instead, and with -update it records its answers, one version at
+// a time.
 func TestEmulatedVersions(t *testing.T) {
 	t.Parallel()
 	archive, err := txtar.ParseFile(emulationFile)
@@ -29,37 +31,47 @@ func TestEmulatedVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if *kubetest.OracleURL != "" {
-		recordEmulation(t, archive)
+		askOracle(t, archive)
 		return
 	}
 	for _, version := range []string{"1.34", "1.35", "1.36", "1.37"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			s := startTest(t, "--emulated-version=kube="+version)
-			for i, got := range emulate(s, archive) {
-				section := archive.Files[i]
-				want := linesOf(string(section.Data), version)
-				if text := strings.Join(got, "\n"); section.Name != "request" && text != strings.Join(want, "\n") {
-					t.Errorf("%s: %s", archive.Files[i-1].Data, apitest.FirstDifference(text, strings.Join(want, "\n")))
-				}
-			}
+			compareEmulation(startTest(t, "--emulated-version=kube="+version), archive, version)
 		})
 	}
 }
 
-// recordEmulation replaces the answers of the version that the kube-apiserver emulates.
-func recordEmulation(t *testing.T, archive *txtar.Archive) {
+// compareEmulation compares the answers of a server with the recorded ones of a version.
+func compareEmulation(s *testServer, archive *txtar.Archive, version string) {
+	s.t.Helper()
+	for i, got := range emulate(s, archive) {
+		section := archive.Files[i]
+		want := linesOf(string(section.Data), version)
+		if text := strings.Join(got, "\n"); section.Name != "request" && text != strings.Join(want, "\n") {
+			title := section.Name
+			if i > 0 && archive.Files[i-1].Name == "request" {
+				title = string(archive.Files[i-1].Data)
+			}
+			s.t.Errorf("%s: %s", title, apitest.FirstDifference(text, strings.Join(want, "\n")))
+		}
+	}
+}
+
+// askOracle compares the answers of the version that the kube-apiserver emulates, or records them.
+func askOracle(t *testing.T, archive *txtar.Archive) {
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	s := &testServer{t: t, url: *kubetest.OracleURL, client: client, headers: []string{"Authorization: Bearer " + *kubetest.OracleToken}}
 	emulated := s.send("GET", "/version", "")
 	version := emulated.get("emulationMajor").String() + "." + emulated.get("emulationMinor").String()
+	if !*update {
+		compareEmulation(s, archive, version)
+		return
+	}
 	for i, got := range emulate(s, archive) {
 		if section := &archive.Files[i]; section.Name != "request" {
 			section.Data = []byte(replaceLines(string(section.Data), version, got))
 		}
-	}
-	if !*update {
-		return
 	}
 	if err := os.WriteFile(emulationFile, txtar.Format(archive), 0o644); err != nil {
 		t.Fatal(err)
@@ -122,7 +134,7 @@ func reportedVersion(a answer) string {
 
 var serverUID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// treatment returns whether the field of a request is kept, dropped or refused.
+// treatment describes whether the field of a request is kept, dropped or refused.
 func treatment(a answer, field string) string {
 	switch value := a.get(field); {
 	case a.code >= 300:

@@ -327,7 +327,7 @@ func (b *Recorder) countDecisions(r *http.Request, rec *request.Request, code in
 // which must not use up the limit of series. kube-apiserver does not count them either.
 func (b *Recorder) Labels(r *http.Request, rec *request.Request) metrics.Labels {
 	info := &rec.Info
-	l := metrics.Labels{Verb: metrics.VerbLabel(r.Method, "", "", ""), Component: ""}
+	l := metrics.Labels{Verb: metrics.VerbLabel(r.Method, "", "", "")}
 	if !info.ResourceRequest {
 		l.Subresource = metrics.RouteLabel(info.Path)
 		return l

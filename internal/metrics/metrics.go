@@ -202,9 +202,6 @@ type Result struct {
 
 // Observe counts a request that has ended.
 func (m *Metrics) Observe(labels Labels, res Result) {
-	if res.Code == 0 {
-		res.Code = http.StatusOK // the default of net/http
-	}
 	s := m.seriesOf(seriesKey{labels, res.Code})
 	s.total.Inc()
 	s.duration.Observe(res.Elapsed.Seconds())

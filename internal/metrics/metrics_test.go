@@ -55,7 +55,7 @@ func TestRequestIsCountedUnderKubernetesNames(t *testing.T) {
 	m.Terminated(podList, 429)
 	m.WatchListDone(watch, time.Second)
 	m.Aborted(podList)
-	m.Observe(Labels{Verb: "GET", Subresource: "/livez"}, Result{})
+	m.Observe(Labels{Verb: "GET", Subresource: "/livez"}, Result{Code: 200})
 	got := scrapeMetrics(t, m)
 	wantMetrics(t, got, `
 # HELP apiserver_request_total [STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.

@@ -115,7 +115,10 @@ func (o *Options) defineStorage(f *flag.FlagSet) {
 	Data(f, &o.Data)
 	f.BoolVar(&o.Ephemeral, "ephemeral", false, "store the objects in a temporary file, which is not synced and is removed at exit")
 	f.StringVar(&o.Base, "base", "", "with --ephemeral: start with a private copy of this data `file`. The file does not change, and any number of servers can use it at once")
-	f.Int64Var(&o.Quota, "quota-backend-bytes", 0, "maximum size of the data file in `bytes`; above it, only deletes are allowed. Free pages do not count; history that is not compacted does. 0 means 2 GiB, or half of the file system if that is less, and no limit with --ephemeral; -1 means no limit")
+	f.Int64Var(&o.Quota, "quota-backend-bytes", 0,
+		"maximum size of the data file in `bytes`; above it, only deletes are allowed. Free pages do not count; "+
+			"history that is not compacted does. 0 means 2 GiB, or half of the file system if that is less, and no limit "+
+			"with --ephemeral; -1 means no limit")
 	f.DurationVar(&o.CompactionInterval, "compaction-interval", 5*time.Minute, "interval between compactions of the history; 0 disables compaction")
 	f.Func("history", "`duration` to keep old versions, with author and time, before compaction deletes them; 0 keeps all (default: --compaction-interval)", func(text string) error {
 		d, err := time.ParseDuration(text)
@@ -132,45 +135,63 @@ func (o *Options) defineStorage(f *flag.FlagSet) {
 
 func (o *Options) defineAddress(f *flag.FlagSet) {
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:8080", "`host:port` to listen on; port 0 selects a free port")
-	f.StringVar(&o.Advertised, "advertise-address", "", "`IP` address of this server for other machines, for the endpoints of Service default/kubernetes and the generated certificate (default: the address of --listen)")
-	f.StringVar(&o.EndpointReconciler, "endpoint-reconciler-type", "lease", "`lease|none`: lease adds this server (on etcd: all live servers, including kube-apiservers) to the endpoints of Service default/kubernetes; none does not change the endpoints")
+	f.StringVar(&o.Advertised, "advertise-address", "",
+		"`IP` address of this server for other machines, for the endpoints of Service default/kubernetes and the "+
+			"generated certificate (default: the address of --listen)")
+	f.StringVar(&o.EndpointReconciler, "endpoint-reconciler-type", "lease",
+		"`lease|none`: lease adds this server (on etcd: all live servers, including kube-apiservers) to the endpoints "+
+			"of Service default/kubernetes; none does not change the endpoints")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "write a kubeconfig to this `file` when the server is ready")
 	f.StringVar(&o.TLSCert, "tls-cert-file", "", "PEM `file` with the serving certificate; enables TLS")
 	f.StringVar(&o.TLSKey, "tls-private-key-file", "", "PEM `file` with the key of --tls-cert-file")
 	f.StringVar(&o.CertDir, "cert-dir", "", "`folder` for the generated CA and serving certificate; enables TLS (default: DATA-certs)")
-	f.Func("tls-san", "comma-separated DNS `names` and IP addresses of this server or its load balancer, for the generated certificate; may be repeated. The kubeconfig contains the first one. Enables TLS", o.addNames)
-	f.Func("cors-allowed-origins", "comma-separated `regexes` of web origins whose pages may use this server. Each must match the whole origin and contain both ends of the host: '^https://example\\.com(:|$)'", func(text string) error {
-		err := commandline.AppendList(&o.Auth.CORSOrigins)(text)
-		if errors.Is(err, commandline.ErrEmptyElement) {
-			err = auth.CheckOrigin("")
-		}
-		return err
-	})
+	f.Func("tls-san",
+		"comma-separated DNS `names` and IP addresses of this server or its load balancer, for the generated "+
+			"certificate; may be repeated. The kubeconfig contains the first one. Enables TLS", o.addNames)
+	f.Func("cors-allowed-origins",
+		"comma-separated `regexes` of web origins whose pages may use this server. Each must match the whole origin "+
+			"and contain both ends of the host: '^https://example\\.com(:|$)'", func(text string) error {
+			err := commandline.AppendList(&o.Auth.CORSOrigins)(text)
+			if errors.Is(err, commandline.ErrEmptyElement) {
+				err = auth.CheckOrigin("")
+			}
+			return err
+		})
 }
 
 func (o *Options) defineAccess(f *flag.FlagSet) {
 	f.StringVar(&o.Auth.ClientCAFile, "client-ca-file", "", "PEM `file` with CAs for client certificates; CN is the user name, O are the groups")
 	f.StringVar(&o.Auth.TokenFile, "token-auth-file", "", "CSV `file` of bearer tokens: token,user,uid,\"group1,group2\"")
-	f.BoolVar(&o.Auth.BootstrapTokens, "enable-bootstrap-token-auth", false, "allow Secrets of type bootstrap.kubernetes.io/token in namespace kube-system to authenticate nodes that have no certificate yet, and publish ConfigMap cluster-info in kube-public for them")
+	f.BoolVar(&o.Auth.BootstrapTokens, "enable-bootstrap-token-auth", false,
+		"allow Secrets of type bootstrap.kubernetes.io/token in namespace kube-system to authenticate nodes that have "+
+			"no certificate yet, and publish ConfigMap cluster-info in kube-public for them")
 	o.Auth.Anonymous = true
 	f.BoolFunc("anonymous-auth", "with an authenticator: allow requests without credentials, as user system:anonymous (default true)", func(text string) (err error) {
 		o.Auth.AnonymousFlagSet = true
 		o.Auth.Anonymous, err = strconv.ParseBool(text)
 		return err
 	})
-	f.Func("authorization-mode", "comma-separated `modes`, in order: RBAC, Node (for kubelets), Webhook, AlwaysAllow and AlwaysDeny (default: RBAC with an authenticator, otherwise AlwaysAllow)", commandline.AppendList(&o.Authorization))
+	f.Func("authorization-mode",
+		"comma-separated `modes`, in order: RBAC, Node (for kubelets), Webhook, AlwaysAllow and AlwaysDeny (default: "+
+			"RBAC with an authenticator, otherwise AlwaysAllow)", commandline.AppendList(&o.Authorization))
 }
 
 func (o *Options) defineAccounts(f *flag.FlagSet) {
 	f.StringVar(&o.Accounts.SigningKeyFile, "service-account-signing-key-file", "", "PEM `file` with the private key that signs service account tokens (default: a key in the data file)")
-	f.Func("service-account-key-file", "PEM `file` with keys that verify service account tokens; may be repeated. Without --service-account-signing-key-file, a private key among them signs", commandline.AppendValue(&o.Accounts.KeyFiles))
-	f.Func("service-account-issuer", "`URL` of the issuer of service account tokens; may be repeated. New tokens contain the first one, all are accepted (default "+serviceaccount.DefaultIssuer+")", commandline.AppendValue(&o.Accounts.Issuers))
+	f.Func("service-account-key-file",
+		"PEM `file` with keys that verify service account tokens; may be repeated. Without "+
+			"--service-account-signing-key-file, a private key among them signs", commandline.AppendValue(&o.Accounts.KeyFiles))
+	f.Func("service-account-issuer",
+		"`URL` of the issuer of service account tokens; may be repeated. New tokens contain the first one, all are "+
+			"accepted (default "+serviceaccount.DefaultIssuer+")", commandline.AppendValue(&o.Accounts.Issuers))
 	f.Func("api-audiences", "comma-separated `names` of this server in service account tokens (default: the issuers)", commandline.AppendList(&o.Accounts.Audiences))
 	f.StringVar(&o.JWKSURI, "service-account-jwks-uri", "", "`URL` of the public keys in the discovery document (default: this server's)")
 }
 
 func (o *Options) defineObjects(f *flag.FlagSet) {
-	f.BoolVar(&o.Controllers, "controllers", true, "run the built-in controllers: garbage collection, deletion of namespaces, default objects of namespaces, token Secrets, type checks of policies; set it to false to run kube-controller-manager")
+	f.BoolVar(&o.Controllers, "controllers", true,
+		"run the built-in controllers: garbage collection, deletion of namespaces, default objects of namespaces, "+
+			"token Secrets, type checks of policies; set it to false to run kube-controller-manager")
 	f.BoolVar(&o.NamespaceDefaults, "namespace-defaults", true, "create ServiceAccount default and, with TLS, ConfigMap kube-root-ca.crt in each namespace; kube-apiserver alone does not")
 	f.StringVar(&o.ServiceRange, "service-cluster-ip-range", "10.96.0.0/16", "`CIDR[,CIDR]` for the cluster IPs of Services: one range, or one for IPv4 and one for IPv6; the first is the default family")
 	f.BoolVar(&o.Validate, "validate", true, "validate built-in objects; with false, only their metadata")
@@ -180,21 +201,32 @@ func (o *Options) defineObjects(f *flag.FlagSet) {
 	f.Int64Var(&o.Tolerations.Unreachable, "default-unreachable-toleration-seconds", 300, "`seconds` for which Pods without a toleration of their own tolerate an unreachable node")
 	f.StringVar(&o.AdmissionConfig, "admission-control-config-file", "", "`file` with an AdmissionConfiguration for PodSecurity, PodNodeSelector, PodTolerationRestriction and EventRateLimit")
 	f.BoolVar(&o.ManagedFields, "managed-fields", true, "record the manager of each field in metadata.managedFields; server-side apply requires it")
-	f.Func("runtime-config", "comma-separated `versions` to enable or disable, GROUP/VERSION=true|false or GROUP/VERSION/RESOURCE=true|false; api/beta, api/alpha and api/all stand for all versions that are off by default", commandline.AppendList(&o.RuntimeConfig))
-	f.Func("emulated-version", "emulate an earlier `version` of Kubernetes, [kube=]1.34 to 1.37: serve the types that it has, with the defaults of its feature gates", commandline.AppendList(&o.EmulatedVersion))
+	f.Func("runtime-config",
+		"comma-separated `versions` to enable or disable, GROUP/VERSION=true|false or "+
+			"GROUP/VERSION/RESOURCE=true|false; api/beta, api/alpha and api/all stand for all versions that are off by "+
+			"default", commandline.AppendList(&o.RuntimeConfig))
+	f.Func("emulated-version",
+		"emulate an earlier `version` of Kubernetes, [kube=]1.34 to 1.37: serve the types that it has, with the "+
+			"defaults of its feature gates", commandline.AppendList(&o.EmulatedVersion))
 	f.BoolVar(&o.DenyDeprecated, "deny-deprecated", false, "refuse requests for deprecated API versions, instead of returning a warning")
 }
 
 func (o *Options) defineRequests(f *flag.FlagSet) {
 	o.MaxReadonly, o.MaxMutating = 400, 200
-	f.Func("max-requests-inflight", "maximum number of concurrent read requests. API Priority and Fairness has as many `seats` as this flag and --max-mutating-requests-inflight together. auto, for both, follows the capacity of the machine (default 400)", inflight(&o.MaxReadonly, &o.readonlySet))
+	f.Func("max-requests-inflight",
+		"maximum number of concurrent read requests. API Priority and Fairness has as many `seats` as this flag and "+
+			"--max-mutating-requests-inflight together. auto, for both, follows the capacity of the machine (default 400)", inflight(&o.MaxReadonly, &o.readonlySet))
 	f.Func("max-mutating-requests-inflight", "maximum `number` of concurrent write requests, or auto (default 200)", inflight(&o.MaxMutating, &o.mutatingSet))
 	f.BoolVar(&o.FlowControl, "enable-priority-and-fairness", true, "use API Priority and Fairness with the sum of both inflight limits; with false, each limit applies separately")
 	f.DurationVar(&o.RequestTimeout, "request-timeout", time.Minute, "maximum duration of a request other than a watch")
 	f.DurationVar(&o.MinTimeout, "min-request-timeout", 30*time.Minute, "minimum duration of a watch; the maximum is twice as long (kube-apiserver: a number of seconds)")
-	f.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", 0, "time to continue serving after SIGTERM, while /readyz fails and clients are asked to reconnect, so that load balancers select other servers")
+	f.DurationVar(&o.ShutdownDelay, "shutdown-delay-duration", 0,
+		"time to continue serving after SIGTERM, while /readyz fails and clients are asked to reconnect, so that load "+
+			"balancers select other servers")
 	f.StringVar(&o.ContinueKeyFile, "continue-key-file", "", "`file` with base64 keys for continue tokens, one per line; the first signs, all verify")
-	f.Func("feature-gates", "comma-separated `list` of feature gates, GATE=true|false, with kube-apiserver's defaults; AllAlpha and AllBeta set all gates of a stage", commandline.AppendList(&o.FeatureGates))
+	f.Func("feature-gates",
+		"comma-separated `list` of feature gates, GATE=true|false, with kube-apiserver's defaults; AllAlpha and "+
+			"AllBeta set all gates of a stage", commandline.AppendList(&o.FeatureGates))
 }
 
 func (o *Options) defineLogs(f *flag.FlagSet) {
@@ -211,7 +243,9 @@ type Etcd struct {
 
 // Define adds the flags to a set.
 func (e *Etcd) Define(f *flag.FlagSet) {
-	f.Func("etcd-servers", "comma-separated `URLs` of an etcd cluster that stores the objects under kube-apiserver's keys. Several servers can share it, including kube-apiserver", commandline.AppendList(&e.Servers))
+	f.Func("etcd-servers",
+		"comma-separated `URLs` of an etcd cluster that stores the objects under kube-apiserver's keys. Several "+
+			"servers can share it, including kube-apiserver", commandline.AppendList(&e.Servers))
 	f.StringVar(&e.CAFile, "etcd-cafile", "", "PEM `file` with CA certificates to verify etcd")
 	f.StringVar(&e.CertFile, "etcd-certfile", "", "PEM `file` with the client certificate for etcd")
 	f.StringVar(&e.KeyFile, "etcd-keyfile", "", "PEM `file` with the key of --etcd-certfile")

@@ -12,10 +12,10 @@ import (
 	"apilet/internal/store"
 )
 
-// SizeOfLarge returns the memory that the events of large objects need, including their previous
+// SizeOfLargeEvents returns the memory that the events of large objects need, including their previous
 // versions and frames. They are counted even if the log has them in memory, because a slow client
 // may keep them for longer than the log.
-func SizeOfLarge(events []store.Event) (n int) {
+func SizeOfLargeEvents(events []store.Event) (n int) {
 	for i := range events {
 		if size := len(events[i].JSON); size > limits.Large {
 			n += 2*size + len(events[i].Prev)

@@ -183,7 +183,7 @@ func (s *Scan) read(ctx context.Context, span store.Span, use func(*store.Chunk)
 	if len(s.chunk.Sealed) > 0 { // do not delete any object of the chunk
 		return s.chunk.Sealed[0].Err
 	}
-	s.Large = sizeOfLarge(s.chunk.Records)
+	s.Large = sizeOfLargeRecords(s.chunk.Records)
 	if s.Large > 0 && !limits.TryReserve(ctx, s.w, s.base+s.Large) {
 		return errNoMemory
 	}
@@ -217,9 +217,9 @@ func (s *Scan) Release() {
 	s.chunk = nil
 }
 
-// sizeOfLarge returns the memory that the large objects of a chunk need in the store and in the
+// sizeOfLargeRecords returns the memory that the large objects of a chunk need in the store and in the
 // response.
-func sizeOfLarge(records []store.Record) (n int) {
+func sizeOfLargeRecords(records []store.Record) (n int) {
 	for i := range records {
 		if size := len(records[i].JSON); size > limits.Large {
 			n += 2 * size

@@ -117,7 +117,7 @@ func TestLargeObjectsAreWeighed(t *testing.T) {
 		t.Error("the chunk is kept")
 	}
 	events := []store.Event{{Record: large, Prev: large.JSON}, {Record: store.Record{JSON: []byte("{}")}}}
-	if got, want := SizeOfLarge(events), 3*len(large.JSON); got != want {
+	if got, want := SizeOfLargeEvents(events), 3*len(large.JSON); got != want {
 		t.Errorf("the events need %d bytes, want %d", got, want)
 	}
 }

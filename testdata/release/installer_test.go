@@ -14,13 +14,16 @@ import (
 	"time"
 )
 
-// wantInstalls installs the program of a release over HTTP.
+// wantInstalls installs the programs of a release over HTTP.
 func wantInstalls(t *testing.T, repo, folder string) {
+	t.Helper()
 	server := httptest.NewServer(http.FileServer(http.Dir(folder)))
 	t.Cleanup(server.Close)
-	to := t.TempDir()
-	run(t, "sh", filepath.Join(folder, "install.sh"), "--from", server.URL, "--to", to)
-	wantVersion(t, repo, filepath.Join(to, "apilet"))
+	for _, flavour := range []string{"full", "noetcd"} {
+		to := t.TempDir()
+		run(t, "sh", filepath.Join(folder, "install.sh"), "--from", server.URL, "--to", to, "--flavour", flavour)
+		wantVersion(t, repo, filepath.Join(to, "apilet"))
+	}
 }
 
 // smallRelease writes a release whose program is a shell script, for this machine.

@@ -31,8 +31,8 @@ type ledger struct {
 	counting     chan struct{}           // closed when a running count ends; nil if none is running
 	reservations int                     // number of unreleased promises
 	released     chan struct{}           // closed when a promise is released; nil if no write waits
-	// turn is used if there are other servers. It holds a token while a promise has its turn. It
-	// is only used if there are other servers.
+	// turn contains a token while a write charges the quotas on behalf of all servers. It is unused
+	// if there are no other servers.
 	turn      chan struct{}
 	changedAt int64 // revision of the last change to a counted object
 

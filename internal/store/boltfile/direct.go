@@ -21,7 +21,8 @@ import (
 
 const (
 	logSector   = 512
-	directAlign = 4096 // of the buffer in memory
+	directAlign = 4096                   // of the buffer in memory
+	directSize  = logBlock + 2*logSector // of the longest direct write, with the sectors at both ends
 )
 
 // A sectorFile is a file whose sectors are written directly, if possible.
@@ -78,16 +79,12 @@ func (s *sectorFile) writeAt(b []byte, at, limit int64) (int, error) {
 	return len(b), nil
 }
 
-// buffer returns an aligned buffer of n bytes.
+// buffer returns an aligned buffer of n bytes, at most directSize.
 func (s *sectorFile) buffer(n int) []byte {
-	if cap(s.buf) < n {
-		b := make([]byte, n+n/2+directAlign)
+	if s.buf == nil {
+		b := make([]byte, directSize+directAlign)
 		skip := -uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (directAlign - 1)
 		s.buf = b[skip:]
 	}
-	buf := s.buf[:n]
-	if cap(s.buf) > logStepMax {
-		s.buf = nil
-	}
-	return buf
+	return s.buf[:n]
 }

@@ -27,6 +27,7 @@ package boltfile
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
@@ -199,20 +200,22 @@ func (o *overlay) bytes(run PageRun) []byte {
 }
 
 // end discards the copies of all pages that have been written by a checkpoint. It keeps the copies
-// of pages that have been changed since then.
+// of pages that have been changed since then. A copy that cannot be discarded equals the page of the
+// file, so the error does not matter.
 func (o *overlay) end(c changedPages) {
-	o.forget(slices.DeleteFunc(c.ids, func(id uint64) bool { return o.private[id] == o.turn }))
+	_ = o.forget(slices.DeleteFunc(c.ids, func(id uint64) bool { return o.private[id] == o.turn }))
 }
 
 // forget discards the copies of the given pages. The mapping then contains the pages of the file
 // again.
-func (o *overlay) forget(pages []uint64) {
+func (o *overlay) forget(pages []uint64) (err error) {
 	for run := range runs(pages) {
-		dropPrivate(o.bytes(run))
+		err = errors.Join(err, dropPrivate(o.bytes(run)))
 	}
 	for _, id := range pages {
 		delete(o.private, id)
 	}
+	return err
 }
 
 // close writes all changed pages to the file and closes the overlay.
@@ -224,7 +227,9 @@ func (o *overlay) close() error {
 	if err := o.write(c); err != nil {
 		return err
 	}
-	o.forget(append([]uint64{0, 1}, c.ids...))
+	if err := o.forget(append([]uint64{0, 1}, c.ids...)); err != nil {
+		return err // bbolt is about to write to the file, which the mapping would not show
+	}
 	o.mapped = nil
 	return nil
 }

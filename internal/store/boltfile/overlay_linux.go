@@ -24,7 +24,7 @@ func mapPrivately(file *os.File, mapped []byte) error {
 }
 
 // dropPrivate replaces changed pages of a private mapping by those of the file.
-func dropPrivate(pages []byte) { _ = unix.Madvise(pages, unix.MADV_DONTNEED) }
+func dropPrivate(pages []byte) error { return unix.Madvise(pages, unix.MADV_DONTNEED) }
 
 // reserveSpace extends a file by some bytes that are allocated on the disk.
 func reserveSpace(file *os.File, from, size int64) error {

@@ -10,7 +10,7 @@ import (
 // mapPrivately is not implemented, so the overlay stays closed.
 func mapPrivately(*os.File, []byte) error { return errors.ErrUnsupported }
 
-func dropPrivate([]byte) {}
+func dropPrivate([]byte) error { return errors.ErrUnsupported }
 
 func reserveSpace(*os.File, int64, int64) error { return errors.ErrUnsupported }
 

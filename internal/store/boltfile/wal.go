@@ -156,7 +156,7 @@ type wal struct {
 	overlay       *overlay     // pages that differ from the data file
 	written       changedPages // by the checkpoint in progress
 	grown         PageRun      // new pages at the end of the file; if not empty, a checkpoint is due
-	grownFor      int          // value of turns when the file was last extended
+	grownFor      int          // value of checkpoints when the file was last extended
 	stableCommits int          // number of commits since the last completed checkpoint
 }
 
@@ -506,8 +506,12 @@ func (w *wal) switchHalf() error {
 	return nil
 }
 
-// changes returns the pages that the checkpoint of a head must write.
+// changes begins a turn of the overlay and returns the pages that the checkpoint of a head must
+// write. If the overlay is closed, it does nothing.
 func (w *wal) changes(h logHead) (changed changedPages, err error) {
+	if w.overlay.mapped == nil {
+		return changed, nil
+	}
 	m, _ := decodeMeta(h.meta[:])
 	err = RecoverFaults(func() error {
 		changed = w.overlay.begin(newPages(w.db, m).freePages())

@@ -31,7 +31,6 @@ import (
 // elsewhere lists the occurrences of the path that are not covered by a rule. PATH stands for the
 // path.
 var elsewhere = []struct{ file, text string }{
-	{".ci/run", "s#^PATH/internal/#apilet/#; s# -> PATH/internal/# -> #p"},
 	{"internal/startgc/startgc.go", `import "PATH/internal/startgc"`},
 	{"testdata/programs/flows/main.go", `modulePath = "PATH"`},
 	{"testdata/programs/siege/main.go", `*binary, "PATH")`},
@@ -63,6 +62,10 @@ type renaming struct {
 	changed        int
 }
 
+func newRenaming(root, from, to string) *renaming {
+	return &renaming{root: root, from: from, to: to, mention: regexp.MustCompile(`(^|[\s"'(` + "`" + `])` + regexp.QuoteMeta(from) + `/apilettest\b`)}
+}
+
 // rename changes the paths of the module in a folder and of its nested modules. It returns the
 // number of changed files.
 func rename(root, to string) (changed int, err error) {
@@ -73,7 +76,7 @@ func rename(root, to string) (changed int, err error) {
 	if !regexp.MustCompile(`^[a-z0-9][\w.~-]*(/[\w.~-]+)*$`).MatchString(to) {
 		return 0, fmt.Errorf("%q is not a module path", to)
 	}
-	r := &renaming{root: root, from: from, to: to, mention: regexp.MustCompile(`(^|[\s"'(` + "`" + `])` + regexp.QuoteMeta(from) + `/apilettest\b`)}
+	r := newRenaming(root, from, to)
 	if err := r.changeElsewhere(); err != nil {
 		return r.changed, err
 	}

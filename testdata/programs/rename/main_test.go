@@ -120,7 +120,7 @@ func wantNoImport(t *testing.T, path, text, from string) {
 
 func TestRules(t *testing.T) {
 	t.Parallel()
-	r := &renaming{from: "apilet", to: "b.io/x", mention: regexp.MustCompile(`(^|[\s"])apilet/apilettest\b`)}
+	r := newRenaming("", "apilet", "b.io/x")
 	for _, c := range []struct {
 		rule     func([]byte) ([]byte, error)
 		old, new string
@@ -135,7 +135,7 @@ func TestRules(t *testing.T) {
 			t.Errorf("%q became %q, %v; want %q", c.old, got, err, c.new)
 		}
 	}
-	if got := r.inText([]byte("go get apilet/apilettest@v1; see apilettest and x/apilet/apilettest")); string(got) != "go get b.io/x/apilettest@v1; see apilettest and x/apilet/apilettest" {
+	if got := r.inText([]byte("go get apilet/apilettest@v1; see apilettest and x/apilet/apilettest (apilet/apilettest, `apilet/apilettest`)")); string(got) != "go get b.io/x/apilettest@v1; see apilettest and x/apilet/apilettest (b.io/x/apilettest, `b.io/x/apilettest`)" {
 		t.Errorf("the text became %s", got)
 	}
 }
