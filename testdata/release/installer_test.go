@@ -19,10 +19,10 @@ func wantInstalls(t *testing.T, repo, folder string) {
 	t.Helper()
 	server := httptest.NewServer(http.FileServer(http.Dir(folder)))
 	t.Cleanup(server.Close)
-	for _, flavour := range []string{"full", "noetcd"} {
+	for flavour, tags := range map[string]string{"full": "grpcnotrace", "noetcd": "noetcd"} {
 		to := t.TempDir()
 		run(t, "sh", filepath.Join(folder, "install.sh"), "--from", server.URL, "--to", to, "--flavour", flavour)
-		wantVersion(t, repo, filepath.Join(to, "apilet"))
+		wantVersion(t, repo, filepath.Join(to, "apilet"), tags)
 	}
 }
 

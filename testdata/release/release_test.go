@@ -64,7 +64,7 @@ func TestRelease(t *testing.T) {
 	folder := filepath.Join(unpacked, title)
 	program := filepath.Join(folder, "apilet")
 	t.Run("static", func(t *testing.T) { wantStatic(t, program) })
-	t.Run("version", func(t *testing.T) { wantVersion(t, repo, program) })
+	t.Run("version", func(t *testing.T) { wantVersion(t, repo, program, "grpcnotrace") })
 	t.Run("serves", func(t *testing.T) {
 		dir := t.TempDir()
 		s := apilettest.New(t, program, "--listen", "127.0.0.1:0", "--data", dir+"/a.db", "--cert-dir", dir+"/certs", "--kubeconfig", dir+"/kubeconfig")
@@ -231,10 +231,11 @@ func wantStatic(t *testing.T, program string) {
 	}
 }
 
-func wantVersion(t *testing.T, repo, program string) {
+func wantVersion(t *testing.T, repo, program, tags string) {
+	t.Helper()
 	commit := run(t, "git", "-C", repo, "rev-parse", "HEAD")
 	want := regexp.MustCompile(`^apilet ` + regexp.QuoteMeta(tag) + `\ncommit ` + commit + ` of \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\nbuilt by ` +
-		`go1\S+ for linux/\w+ with -tags grpcnotrace\ndata file format \d+\nKubernetes v1\.\d+\.\d+\S*$`)
+		`go1\S+ for linux/\w+ with -tags ` + tags + `\ndata file format \d+\nKubernetes v1\.\d+\.\d+\S*$`)
 	if got := run(t, program, "version"); !want.MatchString(got) {
 		t.Errorf("it says %q, want %s", got, want)
 	}
